@@ -24,17 +24,17 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.models import Model, fold_of, read_models, shape_of
-from meshwright.cost_models.cluster import Cluster, Pool
 from meshwright.cost_models.evaluate import evaluate
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.memory import allocated_bytes
+from meshwright.cost_models.hardware.cluster import Cluster, Pool
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.memory.peak import allocated_bytes
 from meshwright.cost_models.profile import published
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Program
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering
+from meshwright.ir.program.program import Program
+from meshwright.ir.target.workload import STACKS, Workload
 
 DATA = Path(__file__).resolve().parent / "data"
 

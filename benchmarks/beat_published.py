@@ -34,21 +34,21 @@ from benchmarks.searches import Opened
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.step import Step
-from meshwright.ir.capabilities import ANY
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.shape_toml import build
+from meshwright.ir.frontends.torch_.sources.shape_toml import build
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.schedules import WorkLists, with_work
-from meshwright.ir.workload import traced_in
-from meshwright.planner import partial
-from meshwright.planner.baselines import baselines
-from meshwright.planner.custom import job_of
-from meshwright.planner.pricing import LEAST_BATCH, Folds, Setting
+from meshwright.ir.target.capabilities import ANY
+from meshwright.ir.target.workload import traced_in
+from meshwright.planner.answer.solve import space_of
+from meshwright.planner.answer.workers import shared_out
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.pricing import LEAST_BATCH, Folds, Setting
+from meshwright.planner.refine import partial_recompute
+from meshwright.planner.refine.schedule import job_of
 from meshwright.planner.scheduling import Budget, schedule
-from meshwright.planner.search import Search
-from meshwright.planner.solve import space_of
-from meshwright.planner.space import Wishes
-from meshwright.planner.workers import shared_out
+from meshwright.planner.search.search import Search
+from meshwright.planner.space.baselines import baselines
 
 DATA = Path(__file__).resolve().parent / "data"
 RUNS, MODELS = DATA / "training_runs.csv", DATA / "models.csv"
@@ -183,7 +183,7 @@ def asked(run: Run, pricer: Pricer) -> Opened:
     folds = kind(build(shape, run.model.name, dtype), run.seq, captured=captured, captured_at=LEAST_BATCH)
     evaluator = Evaluator(run.cluster, pricer.profile)
     setting = Setting(folds, run.devices, workload_of(run), ANY, evaluator)
-    return Opened(setting, evaluator, space_of(setting, run.cluster, Wishes()))
+    return Opened(setting, evaluator, space_of(setting, run.cluster, Constraints()))
 
 
 def found(own: Opened, late: Callable[[], bool]) -> Search:
@@ -195,7 +195,7 @@ def found(own: Opened, late: Callable[[], bool]) -> Search:
     if search.expanded:
         search.settle()
     if not late():
-        partial.improve(search, late)
+        partial_recompute.improve(search, late)
     return search
 
 

@@ -16,17 +16,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
 
-from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import capture
+from meshwright.ir.analysis.rebatch import with_batch
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.mesh import Mesh, MeshAxis
-from meshwright.ir.rebatch import with_batch
-from meshwright.ir.text import fold_text
-from meshwright.ir.text_reader import parse_fold
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.reader import parse_fold
+from meshwright.ir.graph.text import fold_text
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.target.workload import STACKS, Workload
 from meshwright.planner.block.build import build
 from meshwright.planner.block.space import Terms
 from meshwright.planner.block_solver.methods import solve

@@ -3,7 +3,7 @@
     python -m benchmarks.bound_check --each 500
     python -m benchmarks.bound_check --published
 
-A search proves its answer by bounds (`planner.floors`, `planner.bounds`): none may exceed what the evaluator says. For
+A search proves its answer by bounds (`planner.bounds`): none may exceed what the evaluator says. For
 each configuration of a sample that no search has touched, these must hold, weakest first:
 
     least <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
@@ -44,12 +44,12 @@ from benchmarks.searches import (
 )
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError
-from meshwright.planner.bases import priced
-from meshwright.planner.bounds import Bounds, Common
-from meshwright.planner.floors import Floors
-from meshwright.planner.pins import Config
-from meshwright.planner.pricing import LEAST_BATCH
-from meshwright.planner.space import NOWHERE, Storage
+from meshwright.planner.bounds.bases import priced
+from meshwright.planner.bounds.bounds import Bounds, Common
+from meshwright.planner.bounds.coarse import CoarseBounds
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import LEAST_BATCH
+from meshwright.planner.space.declared import NOWHERE, Storage
 
 CASES = (
     Case(model="gpt2", cluster="1x4xA100", batch=16, seq=1024),
@@ -141,7 +141,7 @@ class Checker:
     def __init__(self, own: Opened) -> None:
         self.own = own
         self.common = Common(own.setting, own.evaluator.prices, own.setting.folds.at(LEAST_BATCH))
-        self.floors = Floors(self.common, own.space)
+        self.floors = CoarseBounds(self.common, own.space)
         self._bounds: dict[Config, Bounds] = {}
 
     def bounds(self, config: Config) -> Bounds:
@@ -151,7 +151,7 @@ class Checker:
         return self._bounds[base]
 
     def floor_s(self, config: Config) -> float:
-        """Floors are about schedules of the space, which leaves out those that no target runs with so few
+        """CoarseBounds are about schedules of the space, which leaves out those that no target runs with so few
         micro-batches."""
         if (config.schedule, config.vp) not in self.own.space.schedules(config.pp, config.microbatches):
             return 0.0

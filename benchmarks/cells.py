@@ -20,8 +20,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from meshwright.cost_models.cluster import Nic
-from meshwright.cost_models.quantity import given
+from meshwright.cost_models.hardware.cluster import Nic
+from meshwright.cost_models.hardware.quantity import given
 
 _INSIDE = re.compile(r"^(nv|ici|xgmi|pcie|ualink)")
 _COUNTED = re.compile(r"(\d+)x[a-z]*(\d+)")

@@ -26,20 +26,20 @@ from typing import Any
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.ir.calls import Calls
 from meshwright.ir.errors import CapabilityError, MeshwrightError, RanksFailed
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import in_dtype, load_model
-from meshwright.ir.frontends.shrink import Scale
-from meshwright.ir.frontends.twin import Twin, twin_of
-from meshwright.ir.lower import lower
+from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.twin import Twin, twin_of
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.calls import Calls
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.names.stages import layer_calls
-from meshwright.ir.workload import STACK_OF_STYLE, STACKS, Workload
-from meshwright.planner.unlike import neighbours, over_parts
-from meshwright.planner.verify import planned_memory
+from meshwright.ir.program.lower import lower
+from meshwright.ir.target.workload import STACK_OF_STYLE, STACKS, Workload
+from meshwright.planner.check.needs import planned_memory
+from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 BATCH, SEQ, LAYERS = 8, 16, 4

@@ -27,23 +27,23 @@ from math import inf
 from benchmarks.small_cases import CASES, MANY, Question
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prices import Prices
-from meshwright.ir.decisions import BodyPlan, Decisions
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.fold import Fold
-from meshwright.ir.placement import State
-from meshwright.ir.spread import compute_placements
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.program.spread import compute_placements
+from meshwright.ir.sharding.placement import State
+from meshwright.planner.answer.solve import solve, space_of
 from meshwright.planner.block.build import Block
 from meshwright.planner.block.plan import body_plan
-from meshwright.planner.cli import VERBS, build_parser, with_verb
-from meshwright.planner.ends import End, handed_on, tied
-from meshwright.planner.estimate import Ask
-from meshwright.planner.operators import problems
-from meshwright.planner.pins import Config
-from meshwright.planner.plan import read_asked
-from meshwright.planner.pricing import Setting
-from meshwright.planner.solve import solve, space_of
-from meshwright.planner.space import Space
-from meshwright.planner.wishes import Asked
+from meshwright.planner.cli.main import VERBS, build_parser, with_verb
+from meshwright.planner.cli.verbs.plan import read_asked
+from meshwright.planner.question.ask import Ask
+from meshwright.planner.question.constraints import Asked
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import Setting
+from meshwright.planner.refine.interfaces import End, handed_on, tied
+from meshwright.planner.refine.operators import problems
+from meshwright.planner.space.declared import Space
 
 MOST = 100_000
 """Plans that are written down; a case with more is refused."""
@@ -120,7 +120,7 @@ class Listed:
     def of(ask: Ask, wished: Asked) -> Listed:
         setting = ask.setting()
         assert isinstance(setting.price, Evaluator)
-        return Listed(setting, space_of(setting, ask.cluster, wished.wishes), setting.price.prices)
+        return Listed(setting, space_of(setting, ask.cluster, wished.constraints), setting.price.prices)
 
 
 def every(listed: Listed) -> Iterator[tuple[Setting, Decisions, Config]]:
@@ -152,7 +152,7 @@ def configurations(listed: Listed) -> Iterator[tuple[Setting, Config]]:
         for base in space.bases():
             for shape in space.shapes(base):
                 for shared in shares(shape, space.layers):
-                    again = "recompute" not in space.wishes.only and "recompute" not in space.wishes.never
+                    again = "recompute" not in space.constraints.only and "recompute" not in space.constraints.never
                     stage_layers = max(shared.stage_blocks, default=space.layers)
                     few = range(1, stage_layers) if again and shape.recompute == "none" else ()
                     yield setting, shared

@@ -20,12 +20,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.inspect_cost import CONFIGS
-from meshwright.backends.torch_.verify.fake import counted
-from meshwright.planner.alone import Alone, each_alone, to_json
-from meshwright.planner.cli import main as plan
-from meshwright.planner.emit import subject_of
-from meshwright.planner.plan_file import load_plan
-from meshwright.planner.reenter import reenter
+from meshwright.backends.torch_.verify.run.fake import counted
+from meshwright.planner.check.alone import Alone, each_alone
+from meshwright.planner.cli.main import main as plan
+from meshwright.planner.cli.views.alone import to_json
+from meshwright.planner.plan.emitted import subject_of
+from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import reload
 
 PLAN = (
     *("--cluster", "2048x8xH100", "--global-batch", "2048", "--seq", "8192", "--dtype", "bf16"),
@@ -49,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
             code = plan([args.model, *PLAN, *pins, "--out", name])
         if code:
             return code
-        again = reenter(load_plan(name))
+        again = reload(load_plan(name))
         subject, found = subject_of(again), list[Alone]()
         if not args.json:
             print(f"{again.plan.config}\n\n{HEAD}", flush=True)

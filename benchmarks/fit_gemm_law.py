@@ -15,10 +15,10 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.kernel_scores import number, read_each
-from meshwright.cost_models.compute_profile import chip_of, constants
-from meshwright.cost_models.gemm import Product, Rates, law_s
-from meshwright.cost_models.gemm_table import shipped_rows
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.compute.gemm import Product, Rates, law_s
+from meshwright.cost_models.compute.gemm_table import shipped_rows
+from meshwright.cost_models.compute.profile import chip_of, constants
+from meshwright.cost_models.hardware.devices import device
 
 DATA = Path(__file__).parent / "data" / "kernels.csv"
 EVERY, LONG_S, V100_TIMER_S = 3, 50e-6, 14e-6

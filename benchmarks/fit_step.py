@@ -37,7 +37,7 @@ from benchmarks.price import Pricer
 from benchmarks.reading import read_runs
 from benchmarks.runs import Run
 from benchmarks.scoring import by_model, score_run, spread
-from meshwright.cost_models.compute_profile import ComputeConstants
+from meshwright.cost_models.compute.profile import ComputeConstants
 from meshwright.cost_models.profile import Profile, StepConstants, published
 from meshwright.ir.errors import MeshwrightError
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.kernel_scores import Scored, Skip, number, read_each, report
-from meshwright.cost_models.attention import Curve, Curves, shipped_curves
-from meshwright.cost_models.compute import Compute, Kernel
-from meshwright.cost_models.compute_profile import chip_of, constants
-from meshwright.cost_models.hardware import Device, device
+from meshwright.cost_models.compute.attention import Curve, Curves, shipped_curves
+from meshwright.cost_models.compute.kernels import Compute, Kernel
+from meshwright.cost_models.compute.profile import chip_of, constants
+from meshwright.cost_models.hardware.devices import Device, device
 from meshwright.ir.rules.base import Engine
 
 GENERATIONS = {

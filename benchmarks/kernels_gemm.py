@@ -12,10 +12,10 @@ from pathlib import Path
 from zlib import crc32
 
 from benchmarks.kernel_scores import Scored, Skip, number, read_each, report
-from meshwright.cost_models.compute import Compute, Kernel, table_for
-from meshwright.cost_models.compute_profile import constants
-from meshwright.cost_models.gemm_table import Shape, shipped_rows
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.compute.gemm_table import Shape, shipped_rows
+from meshwright.cost_models.compute.kernels import Compute, Kernel, table_for
+from meshwright.cost_models.compute.profile import constants
+from meshwright.cost_models.hardware.devices import device
 from meshwright.ir.rules.base import Engine
 
 FOLDS = 5

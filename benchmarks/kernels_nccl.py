@@ -28,13 +28,13 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.kernel_scores import Scored, Skip, number, read_each, report, summary
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.collective_curves import SPIKE, Curve, Reader, Row, built, ends
-from meshwright.cost_models.collective_laws import COLLECTIVES, Collective, Law, law
-from meshwright.cost_models.hardware import device, device_names
-from meshwright.cost_models.topology import GroupShape, group_shape
+from meshwright.cost_models.collectives.curves import SPIKE, Curve, Reader, Row, built, ends
+from meshwright.cost_models.collectives.laws import COLLECTIVES, Collective, Law, law
+from meshwright.cost_models.collectives.topology import GroupShape, group_shape
+from meshwright.cost_models.hardware.devices import device, device_names
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import DeviceUnknown
-from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
 
 DATA = Path(__file__).parent / "data"
 PROFILE = Path(__file__).resolve().parents[1] / "cost_models" / "profiles" / "collectives_curves.json"

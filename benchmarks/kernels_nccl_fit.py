@@ -22,10 +22,10 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from benchmarks.kernels_nccl import DATA, FROM_BYTES, in_one_host, priced, rows_of, unpriced
-from meshwright.cost_models.collective_curves import Curve, built
-from meshwright.cost_models.collective_facts import facts, wire_share
-from meshwright.cost_models.collective_laws import Law, law
-from meshwright.cost_models.hardware import device, latency_of
+from meshwright.cost_models.collectives.curves import Curve, built
+from meshwright.cost_models.collectives.facts import facts, wire_share
+from meshwright.cost_models.collectives.laws import Law, law
+from meshwright.cost_models.hardware.devices import device, latency_of
 
 RAMPS_S = tuple(step * 1e-6 for step in range(101))
 """Where the least error is looked for: every microsecond."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.kernel_scores import Scored, Skip, number, read_each, report
-from meshwright.cost_models.compute import Compute, Kernel
-from meshwright.cost_models.compute_profile import constants
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.compute.kernels import Compute, Kernel
+from meshwright.cost_models.compute.profile import constants
+from meshwright.cost_models.hardware.devices import device
 from meshwright.ir.rules.base import Engine
 
 FITTED_ON = ("deepgemm_readme_202503", "tpu_recipes_ironwood")

@@ -34,11 +34,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.cells import finite
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.shape import Shape, validated
-from meshwright.ir.frontends.shape_toml import build
-from meshwright.ir.graph import Param, Type
+from meshwright.ir.frontends.torch_.sources.shape_toml import build
+from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import Param, Type
 
 REQUIRED = ("layers", "hidden", "ffn_hidden", "heads", "vocab")
 OPTIONAL = (

@@ -13,17 +13,17 @@ from benchmarks.runs import Run, stage_layers
 from benchmarks.scores import Priced
 from benchmarks.stacks import Stack as Public
 from meshwright.cost_models.evaluate import Evaluator
-from meshwright.cost_models.memory import allocated_bytes
+from meshwright.cost_models.memory.peak import allocated_bytes
 from meshwright.cost_models.prediction import Held, Prediction
 from meshwright.cost_models.profile import Profile, published
-from meshwright.ir.fold import Fold
+from meshwright.ir.analysis.rebatch import with_batch
 from meshwright.ir.frontends.shape import Shape
-from meshwright.ir.lower import lower
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Program
-from meshwright.ir.rebatch import with_batch
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import Program
 from meshwright.ir.same import Same
-from meshwright.ir.workload import Stack, Workload, traced_in
+from meshwright.ir.target.workload import Stack, Workload, traced_in
 
 TRACED_BATCH = 2
 SCHEDULES = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "zb-v": "zbv"}

@@ -18,8 +18,8 @@ from benchmarks.cells import (
 )
 from benchmarks.models import Model, shape_of
 from benchmarks.stacks import Stack
-from meshwright.cost_models.cluster import Cluster, Nic, Pool
-from meshwright.cost_models.hardware import Device
+from meshwright.cost_models.hardware.cluster import Cluster, Nic, Pool
+from meshwright.cost_models.hardware.devices import Device
 from meshwright.ir.frontends.shape import Shape
 
 OPEN_RECOMPUTE = (
@@ -161,7 +161,7 @@ class Run:
 
     @property
     def optimizer(self) -> str:
-        """Of `meshwright.ir.workload.OPTIMIZERS`."""
+        """Of `meshwright.ir.target.workload.OPTIMIZERS`."""
         return "adamw-bf16" if self.model.name in self.stack.bf16_moments else "adamw"
 
     @property
@@ -179,7 +179,7 @@ class Run:
 
     @property
     def graphs(self) -> str:
-        """Of `meshwright.ir.workload.GRAPHS`."""
+        """Of `meshwright.ir.target.workload.GRAPHS`."""
         stated = next((option for option in self.options if option.startswith("cuda_graph=")), "")
         return GRAPHS.get(stated.removeprefix("cuda_graph="), "step" if self.captured else "none")
 

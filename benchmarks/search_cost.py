@@ -25,7 +25,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.inspect_cost import BARE, CONFIGS, run
-from meshwright.planner.plan_file import FILE
+from meshwright.planner.plan.file import FILE
 
 DECODER = """
 name = "decoder of {layers} layers"

@@ -14,18 +14,19 @@ from math import gcd, inf
 from pathlib import Path
 from random import Random
 
-from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.profile import published
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.workload import Workload, stack_named
-from meshwright.planner.baselines import baselines
-from meshwright.planner.pins import Config
-from meshwright.planner.pricing import Folds, Setting, target_of
-from meshwright.planner.search import Search
-from meshwright.planner.solve import space_of
-from meshwright.planner.space import Space, Wishes
+from meshwright.ir.target.workload import Workload, stack_named
+from meshwright.planner.answer.solve import space_of
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import Folds, Setting, target_of
+from meshwright.planner.search.search import Search
+from meshwright.planner.space.baselines import baselines
+from meshwright.planner.space.declared import Space
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -42,7 +43,7 @@ class Case:
     target: str = "any"
     precision: str = "bf16"
     rolling: bool = False
-    """Whether groups roll on into the next step (`meshwright.ir.workload.Stack`)."""
+    """Whether groups roll on into the next step (`meshwright.ir.target.workload.Stack`)."""
     margin: float | None = None
     """Share of memory that is left free; None: as the profile has it."""
 
@@ -64,7 +65,7 @@ class Opened:
         return Search(self.setting, self.evaluator.prices, self.space)
 
 
-def opened(case: Case, wishes: Wishes | None = None) -> Opened:
+def opened(case: Case, constraints: Constraints | None = None) -> Opened:
     """The setting and the space of a case."""
     profile, cluster = published(), read_cluster(case.cluster)
     if case.margin is not None:
@@ -78,7 +79,7 @@ def opened(case: Case, wishes: Wishes | None = None) -> Opened:
         target_of(case.target),
         evaluator,
     )
-    return Opened(setting, evaluator, space_of(setting, cluster, wishes or Wishes()))
+    return Opened(setting, evaluator, space_of(setting, cluster, constraints or Constraints()))
 
 
 @lru_cache(maxsize=64)

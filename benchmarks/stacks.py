@@ -69,7 +69,7 @@ class Stack:
     dropout: bool = False
     """It trains with dropout."""
     placeholders: bool = False
-    """Transformer Engine's placeholder weight gradients stay (`meshwright.ir.workload.Stack`)."""
+    """Transformer Engine's placeholder weight gradients stay (`meshwright.ir.target.workload.Stack`)."""
     dedupes: bool = False
     """Tokens go once to each host, however many of their experts are there, where no dispatcher is named."""
     may_overlap_experts: bool = False

@@ -18,8 +18,8 @@ from math import inf
 
 from benchmarks.searches import Case, opened, searched
 from meshwright.ir.names import CONTEXT
-from meshwright.planner.pins import Value
-from meshwright.planner.space import Wishes
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.pins import Value
 
 Only = Mapping[str, tuple[Value, ...]]
 
@@ -82,7 +82,7 @@ class Shown:
 def shown(switch: Switch) -> Shown:
     step_s, config = {}, {}
     for name, only in switch.values.items():
-        best = searched(opened(switch.case, Wishes(only=only))).best
+        best = searched(opened(switch.case, Constraints(only=only))).best
         step_s[name], config[name] = (best.step_s, str(best.config)) if best else (inf, "nothing fits")
     return Shown(what=switch.what, case=str(switch.case), step_s=step_s, config=config)
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.cost_models.collective_curves import shipped
-from meshwright.cost_models.compute_profile import read_json
-from meshwright.cost_models.gemm_table import shipped_rows
-from meshwright.cost_models.hardware import devices
+from meshwright.cost_models.collectives.curves import shipped
+from meshwright.cost_models.compute.gemm_table import shipped_rows
+from meshwright.cost_models.compute.profile import read_json
+from meshwright.cost_models.hardware.devices import devices
 
 BEGIN = "<!-- constants: python -m meshwright.cost_models.constants docs/prices.md -->"
 END = "<!-- end of constants -->"

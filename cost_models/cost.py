@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.cost_models.collectives import Library, collective
-from meshwright.cost_models.compute import Compute, Kernel
-from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import Phase
-from meshwright.cost_models.quantity import Kind, weakest_kind
-from meshwright.cost_models.topology import GroupShape
+from meshwright.cost_models.collectives.collective import Library, collective
+from meshwright.cost_models.collectives.topology import GroupShape
+from meshwright.cost_models.compute.kernels import Compute, Kernel
+from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.hardware.quantity import Kind, weakest_kind
+from meshwright.cost_models.ledger.ledger import Phase
 from meshwright.ir.rules.base import Engine
-from meshwright.ir.workload import Stack, Workload
+from meshwright.ir.target.workload import Stack, Workload
 
 _ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY: 2}
 _PURPOSES = {"cp": 1, "ep": 2}

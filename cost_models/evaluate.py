@@ -34,14 +34,14 @@ Memory is `memory`'s. What a price stands on is the weakest provenance among its
 
 from __future__ import annotations
 
-from meshwright.cost_models.books import Books
-from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.ledger.books import Books
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import Profile
 from meshwright.cost_models.step import Step
 from meshwright.ir.errors import WorkloadMissing
-from meshwright.ir.program import Program
+from meshwright.ir.program.program import Program
 
 
 def evaluate(program: Program, cluster: Cluster, profile: Profile) -> Prediction:

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from math import prod
 
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.ledger import ONCE
+from meshwright.cost_models.collectives.topology import groups_along, pairs_between
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.ledger.ledger import ONCE
 from meshwright.cost_models.prices import Prices
-from meshwright.cost_models.topology import groups_along, pairs_between
 from meshwright.cost_models.traffic import tied
-from meshwright.ir.graph import ITEMSIZE
-from meshwright.ir.program import Program
+from meshwright.ir.graph.graph import ITEMSIZE
+from meshwright.ir.program.program import Program
 
 HostPair = tuple[int, int]
 

@@ -1,7 +1,7 @@
 """Offload: what goes over the host link, and what of it the step waits for.
 
-In: a program whose bodies say what waits in the host's memory (`meshwright.ir.offload`). Out: bytes, and the seconds
-that they add to a stage's forward and backward pass and to the end of the step.
+In: a program whose bodies say what waits in the host's memory (`meshwright.ir.decisions.offload`). Out: bytes, and the
+seconds that they add to a stage's forward and backward pass and to the end of the step.
 
     link      bytes/s of the host link / devices that share it · copied_share, each way at once; nothing else uses it
     step      bytes/s of the host's memory for each device · stepped_share
@@ -40,15 +40,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from meshwright.cost_models.body_memory import body_memory
 from meshwright.cost_models.cost import Taken
-from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import Ledger
+from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.hardware.quantity import Kind, weakest_kind
+from meshwright.cost_models.ledger.ledger import Ledger
+from meshwright.cost_models.memory.body import body_memory
 from meshwright.cost_models.prices import Prices
-from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.ir.errors import HostUnknown
-from meshwright.ir.program import BodyProgram, Program, Stage, local_elements
-from meshwright.ir.workload import Workload
+from meshwright.ir.program.program import BodyProgram, Program, Stage, local_elements
+from meshwright.ir.target.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

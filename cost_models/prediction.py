@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.cost_models.quantity import Kind
+from meshwright.cost_models.hardware.quantity import Kind
 
 SHARES = (
     "matmul", "attention", "memory-bound", "launch", "recompute",

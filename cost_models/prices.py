@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from meshwright.cost_models.books import MOST_LISTS, Books, make_room
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.compute import Compute
+from meshwright.cost_models.collectives.topology import GroupShape, group_shape
+from meshwright.cost_models.compute.kernels import Compute
 from meshwright.cost_models.cost import NOTHING, Cost, attention_of, cost_of, library_of, slowest
-from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import Ledger, Phase
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.ledger.books import MOST_LISTS, Books, make_room
+from meshwright.cost_models.ledger.ledger import Ledger, Phase
 from meshwright.cost_models.profile import Profile
-from meshwright.cost_models.topology import GroupShape, group_shape
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.peers import Peers, peers_of, seen
-from meshwright.ir.program import BodyProgram, Stage
+from meshwright.ir.program.program import BodyProgram, Stage
 from meshwright.ir.same import AllSame
-from meshwright.ir.workload import Workload, sizeless
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.peers import Peers, peers_of, seen
+from meshwright.ir.target.workload import Workload, sizeless
 
 Costs = dict[str, Cost]
 """Of one body program, by phase."""

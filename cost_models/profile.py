@@ -15,9 +15,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from meshwright.cost_models.compute_profile import ComputeConstants, constants
-from meshwright.cost_models.memory import MemoryConstants, memory_constants
-from meshwright.cost_models.quantity import Kind
+from meshwright.cost_models.compute.profile import ComputeConstants, constants
+from meshwright.cost_models.hardware.quantity import Kind
+from meshwright.cost_models.memory.peak import MemoryConstants, memory_constants
 from meshwright.ir.errors import BadQuantity
 
 

@@ -7,24 +7,24 @@ from dataclasses import replace
 from math import log2, prod
 from typing import TypeVar
 
-from meshwright.cost_models.collectives import Collective, Library, collective
+from meshwright.cost_models.collectives.collective import Collective, Library, collective
+from meshwright.cost_models.collectives.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of, weakest_of_each
-from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import PHASES
-from meshwright.cost_models.memory import Holding, held, holdings, kind_of_memory
+from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.hardware.quantity import Kind, weakest
+from meshwright.cost_models.ledger.ledger import PHASES
+from meshwright.cost_models.memory.peak import Holding, held, holdings, kind_of_memory
 from meshwright.cost_models.offload import Host
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
 from meshwright.cost_models.prices import Costs, Prices
 from meshwright.cost_models.profile import StepConstants, kind_of_step
-from meshwright.cost_models.quantity import Kind, weakest
 from meshwright.cost_models.schedule import Seconds, Simulated, compiled, makes_weights_apart, simulate
-from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.traffic import tied, traffic
-from meshwright.ir.graph import ITEMSIZE
-from meshwright.ir.peers import Peers
-from meshwright.ir.program import Program, Stage, Transfer
+from meshwright.ir.graph.graph import ITEMSIZE
+from meshwright.ir.program.program import Program, Stage, Transfer
 from meshwright.ir.schedules import work_of
-from meshwright.ir.workload import Stack, Workload
+from meshwright.ir.sharding.peers import Peers
+from meshwright.ir.target.workload import Stack, Workload
 
 _ROUNDING = 1e-12
 """Of a sum of seconds, as a share: less than this is no time."""

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.ledger import ONCE, Ledger
+from meshwright.cost_models.collectives.topology import group_shape, pair_shape
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.ledger.ledger import ONCE, Ledger
 from meshwright.cost_models.offload import host_traffic
-from meshwright.cost_models.topology import group_shape, pair_shape
-from meshwright.ir.crossing import End, messages
-from meshwright.ir.graph import ITEMSIZE
-from meshwright.ir.program import Program, Stage
-from meshwright.ir.ties import ends_of
-from meshwright.ir.workload import Workload
+from meshwright.ir.graph.graph import ITEMSIZE
+from meshwright.ir.program.crossing import End, messages
+from meshwright.ir.program.program import Program, Stage
+from meshwright.ir.program.ties import ends_of
+from meshwright.ir.target.workload import Workload
 
 
 def traffic(

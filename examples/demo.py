@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from meshwright.planner.cli import main as plan
+from meshwright.planner.cli.main import main as plan
 
 EXAMPLES = Path(os.path.relpath(Path(__file__).parent))
 MODEL = str(EXAMPLES / "configs" / "llama-3.1-8b")

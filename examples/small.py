@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.moe import combine, dispatch
+from meshwright.ir.frontends.torch_.operators.moe import combine, dispatch
 
 WIDTH, HIDDEN, HEADS, VOCAB = 512, 2048, 4, 8192
 EXPERTS = 4

@@ -1,1 +1,18 @@
-"""The search for a plan, its explanation, and the command line."""
+"""The planner: from a question to a plan that is proved, explained, saved, written as code and checked.
+
+| room | in → out |
+|---|---|
+| `question` | options and files of users → what is asked, and the price of any configuration under it |
+| `space` | what is asked → the configurations that a search is about, and the plans that a person would write |
+| `bounds` | a configuration's base and shape → what nothing can undercut, in time and in memory |
+| `search` | the space → its configurations in the order of their bounds, until nothing left can be better |
+| `block`, `block_solver` | a body, a mesh, prices → what every axis does in every operator |
+| `scheduling` | seconds and room of stages → an order of a pipeline's work |
+| `refine` | a configuration → plans near it: ranks placed, layers and batches shared out unevenly, operators anew |
+| `plan` | a plan → `plan.json` and back, priced again, made small, called from Python |
+| `answer` | a question → an answered search; a plan → why it is the one; what would help where none fits |
+| `check` | a plan → what running it here takes, and what one rank alone does |
+| `cli` | the command line: verbs, and how answers are shown |
+
+Rooms import those above them in this table, and `cli` all of them: a contract of import-linter in pyproject.toml.
+"""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.ir.graph import Attr, Graph, Input, Op, Param, Type, Update
+from meshwright.ir.graph.graph import Attr, Graph, Input, Op, Param, Type, Update
 from meshwright.ir.rules import Engine, infer
 from meshwright.ir.rules.base import Signature
 

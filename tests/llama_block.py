@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.graph import Graph
-from meshwright.ir.placement import State
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.placement import State
 from tests.build import Builder
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment
-from meshwright.ir.graph import Graph, Input, Type
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment
+from meshwright.ir.graph.graph import Graph, Input, Type
 from tests.build import Builder
 
 B, S, H, HEADS, KV, D, F, V = 2, 8, 16, 4, 2, 4, 24, 32

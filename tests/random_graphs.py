@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from meshwright.backends.torch_.verify.compare import CPU
-from meshwright.ir.adjoint import Pass, Split, Strategy, apply, choices
-from meshwright.ir.decisions import BodyPlan
+from meshwright.backends.torch_.verify.interpreted.compare import CPU
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
-from meshwright.ir.graph import Graph, Op
-from meshwright.ir.lower_body import lower_body
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Partial, Sections, Shard, State, Uneven
+from meshwright.ir.graph.graph import Graph, Op
+from meshwright.ir.program.lower_body import lower_body
 from meshwright.ir.rules import rule_of
+from meshwright.ir.sharding.adjoint import Pass, Split, Strategy, apply, choices
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Partial, Sections, Shard, State, Uneven
 from tests.build import Builder
 
 MESHES = ("a=2", "a=4", "a=2 b=2", "a=2 b=4", "a=2 b=2 c=2")

@@ -13,8 +13,8 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.verify.eager import DTYPES, OPAQUE
-from meshwright.ir.graph import Attr, Type
+from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, OPAQUE
+from meshwright.ir.graph.graph import Attr, Type
 from meshwright.ir.rules import Signature
 
 _TYPE = re.compile(r"(\w+)\[([\d, ]*)\]")

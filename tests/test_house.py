@@ -10,6 +10,8 @@ from collections.abc import Iterator, Set
 from importlib.util import find_spec
 from pathlib import Path
 
+import grimp
+import networkx
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -106,7 +108,7 @@ def test_every_package_is_accounted_for() -> None:
 CONTAINERS = {"Module", "ModuleList", "ModuleDict", "Sequential", "Parameter", "ParameterList", "ParameterDict"}
 """The classes of torch.nn that say nothing of what a module computes."""
 
-IN_SCRIPTS = {"backends/torch_/emit/writing/model.py": {"Linear"}}
+IN_SCRIPTS = {"backends/torch_/emit/write/frame/model.py": {"Linear"}}
 """What emitted scripts ask of modules: float8 is a property of torch's linear layers."""
 
 
@@ -170,3 +172,21 @@ def test_nothing_depends_on_a_models_name_or_a_modules_class() -> None:
 def test_such_a_branch_would_be_noticed(code: str) -> None:
     tree = ast.parse(code)
     assert told_apart(tree) or named_in(tree, of_models())
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = grimp.build_graph("meshwright", cache_dir=None, exclude_type_checking_imports=True)
+    imports = networkx.DiGraph(
+        (module, one) for module in graph.modules for one in graph.find_modules_directly_imported_by(module)
+    )
+    assert imports.number_of_edges() > 1000
+    assert [sorted(circle) for circle in networkx.strongly_connected_components(imports) if len(circle) > 1] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_folder_can_be_looked_over(room: str) -> None:
+    """Twelve modules at most, beside the table of them."""
+    for folder in {path.parent for path in (REPO / room).rglob("*.py")}:
+        modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= 12, folder
+        assert (folder / "__init__.py").read_text().startswith('"""'), folder

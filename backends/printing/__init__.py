@@ -3,9 +3,9 @@
     Routed body -> items (`items`) -> functions (`regions`) -> lines (`functions`)
 
 Only the forward pass is printed, on each rank's shards; where a value changes its placement a named move stands, whose
-backward pass its way gives (`meshwright.ir.routes`); the framework derives the rest. What an operator or a move looks
-like is a `Dialect`'s to say; which value is called what, what stands in one line, and in which function, is decided
-here, for all dialects.
+backward pass its way gives (`meshwright.ir.program.routes`); the framework derives the rest. What an operator or a move
+looks like is a `Dialect`'s to say; which value is called what, what stands in one line, and in which function, is
+decided here, for all dialects.
 """
 
 from meshwright.backends.printing.functions import Function, functions_of

@@ -25,12 +25,12 @@ from meshwright.backends.printing.rows import (
     rows_of,
     travelled,
 )
-from meshwright.ir.adjoint import Split
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph import Attr, Op, Param, Type
-from meshwright.ir.placement import Layout, Placement, State, Uneven
-from meshwright.ir.reshard import Step
-from meshwright.ir.routes import Routed, Way
+from meshwright.ir.graph.graph import Attr, Op, Param, Type
+from meshwright.ir.program.routes import Routed, Way
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.placement import Layout, Placement, State, Uneven
+from meshwright.ir.sharding.reshard import Step
 
 NUMBER = re.compile(r"((?<![\w%.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))")
 """A number in an expression, and no part of a name."""

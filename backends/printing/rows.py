@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph import Attr, Graph, Op, Type
-from meshwright.ir.placement import Dim, Placement
-from meshwright.ir.reshard import Step
-from meshwright.ir.rewrite import facts_of
-from meshwright.ir.routes import Way
+from meshwright.ir.graph.graph import Attr, Graph, Op, Type
+from meshwright.ir.program.routes import Way
+from meshwright.ir.sharding.placement import Dim, Placement
+from meshwright.ir.sharding.reshard import Step
+from meshwright.ir.sharding.rewrite import facts_of
 
 ENDS, PLACES = "@ends", "@places"
 """The local names beside that of what is dispatched: where each expert's rows end, and where that of each choice is."""

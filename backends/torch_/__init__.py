@@ -1,2 +1,8 @@
-"""The torch backend: DTensor, FSDP2 and `torch.distributed.pipelining`. So far it declares what it can do
-(`capabilities`)."""
+"""The torch backend: DTensor, FSDP2 and `torch.distributed.pipelining`.
+
+| module | what it has |
+|---|---|
+| `capabilities` | what stock PyTorch can be made to do, as data |
+| `emit/` | a plan as a training script |
+| `verify/` | the script against the model on one device |
+"""

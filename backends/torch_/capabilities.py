@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.ir.capabilities import Capabilities, Line, ScheduleLine
-from meshwright.ir.precisions import PrecisionLine
+from meshwright.ir.target.capabilities import Capabilities, Line, ScheduleLine
+from meshwright.ir.target.precisions import PrecisionLine
 
 _TRIED = "tried on gloo, torch 2.13: gradients exact"
 _PRINTED = f"printed code on shards; {_TRIED}"

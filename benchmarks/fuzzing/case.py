@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshwright.ir.errors import catalogue
-from meshwright.planner.cli import INTERRUPTED, READER_GONE
-from meshwright.planner.verify import MISMATCH
+from meshwright.planner.cli.exits import INTERRUPTED, MISMATCH, READER_GONE
 
 LIMIT_S = 10.0
 """CPU seconds of a case."""

@@ -30,11 +30,11 @@ OUT, ERR, HERE = "out", "err", "here"
 def warmed() -> None:
     """Import what cases would import, ours too."""
     preload()
-    from meshwright.planner.cli import VERBS
+    from meshwright.planner.cli.main import VERBS
 
     for verb in VERBS:
         import_module(verb.module)
-    for name in ("load", "capture", "hf_config", "shape_toml"):
+    for name in ("load", "torch_.tracing.capture", "torch_.sources.hf_config", "torch_.sources.shape_toml"):
         import_module(f"meshwright.ir.frontends.{name}")
 
 

@@ -51,7 +51,7 @@ class Reached:
 
 
 def module_name(path: Path) -> str:
-    """``meshwright.ir.mesh`` of ``ir/mesh.py``."""
+    """``meshwright.ir.sharding.mesh`` of ``ir/sharding/mesh.py``."""
     parts = path.relative_to(REPO).with_suffix("").parts
     return ".".join(["meshwright", *(parts[:-1] if parts[-1] == "__init__" else parts)])
 

@@ -1,9 +1,9 @@
 """Modules from a folder of compiled code, in place of their files, in this process and in those that it starts.
 
-``MUTATION_CODE`` names the folder: ``meshwright.ir.mesh`` comes from ``meshwright.ir.mesh.code`` if that file is there.
-``MUTATION_REACH`` names a file of one byte per block, shared by all processes, where the code of ``blocks.py`` notes
-what it enters. Python imports ``sitecustomize`` when it starts; ``serve`` writes one that is this file, so it uses the
-standard library only.
+``MUTATION_CODE`` names the folder: ``meshwright.ir.sharding.mesh`` comes from ``meshwright.ir.sharding.mesh.code`` if
+that file is there. ``MUTATION_REACH`` names a file of one byte per block, shared by all processes, where the code of
+``blocks.py`` notes what it enters. Python imports ``sitecustomize`` when it starts; ``serve`` writes one that is this
+file, so it uses the standard library only.
 """
 
 from __future__ import annotations

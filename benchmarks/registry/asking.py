@@ -39,12 +39,12 @@ from benchmarks.registry.rows import GAP, LATE, OK, Row, of_error, of_exit
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import ForwardRaised, RanksFailed
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.shrink import Scale
-from meshwright.ir.frontends.twin import twin_of
-from meshwright.planner.cli import main as plan
-from meshwright.planner.emit import subject_of
-from meshwright.planner.plan_file import load_plan
-from meshwright.planner.reenter import reenter
+from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.twin import twin_of
+from meshwright.planner.cli.main import main as plan
+from meshwright.planner.plan.emitted import subject_of
+from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import reload
 
 STEPS, RUN_LIMIT_S = 2, 90.0
 """Of a run; seconds for each script of a launch."""
@@ -145,7 +145,7 @@ class Asked:
         said = io.StringIO()
         try:
             with redirect_stderr(said), redirect_stdout(said):
-                subject = subject_of(reenter(load_plan(str(out))))
+                subject = subject_of(reload(load_plan(str(out))))
                 emit(subject, out).write(out)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             return self.failed(name, "emit", error, said.getvalue())

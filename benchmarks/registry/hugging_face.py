@@ -24,9 +24,9 @@ from typing import Any
 
 from meshwright.ir.errors import ConfigValueBad
 from meshwright.ir.frontends.contract import Source, example_batch
-from meshwright.ir.frontends.hf_config import load_hf
-from meshwright.ir.frontends.stand_ins import without_values
-from meshwright.ir.frontends.torch_export import Step
+from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
+from meshwright.ir.frontends.torch_.tracing.export import Step
+from meshwright.ir.frontends.torch_.tracing.stand_ins import without_values
 from meshwright.ir.quoting import constant
 
 CONFIG, FILE, FACTORY = "config.json", "model.py", "build"

@@ -15,11 +15,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from meshwright.ir.errors import MeshwrightError
-from meshwright.planner.cli import INTERRUPTED
-from meshwright.planner.verify import MISMATCH
+from meshwright.planner.cli.exits import INTERRUPTED, MISMATCH, NOTHING_FITS
 
 OUTCOMES = ("exact", "refused", "failed", "differs", "no time", "none")
-OK, INTERNAL, NOTHING_FITS, GAP = 0, 1, 3, 4
+OK, INTERNAL, GAP = 0, 1, 4
 TOLD = re.compile(r"error (MW\d{4}) at (.*)")
 CRASHED = ("MW9002", "MW9004")
 """An internal error, and ranks that ended early."""

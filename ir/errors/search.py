@@ -109,7 +109,7 @@ class OutputTaken(SearchError):
     exit_code = 8
 
 
-class WishesContradict(SearchError):
+class ConstraintsContradict(SearchError):
     """What --fix, --allow and --forbid leave of a name is nothing."""
 
     code = "MW7040"

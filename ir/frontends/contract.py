@@ -46,9 +46,9 @@ from meshwright.ir.errors import (
     NoExampleInputs,
     nearest,
 )
-from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed, guarded, printed
-from meshwright.ir.frontends.recorder import Recorder
+from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 from meshwright.ir.limits import MODULE_DEPTH, MODULES
 
 

@@ -1,6 +1,6 @@
 """Emitting operators: the half of the translation that knows our vocabulary.
 
-An `Emitter` collects operators. Lowerings (`lowerings.py`, `kernels.py`) call `emit`, `view` and `value`; what they
+An `Emitter` collects operators. Lowerings (`torch_.operators`) call `emit`, `view` and `value`; what they
 need not think about happens here:
 
 - *Nothing is emitted for nothing*: views of the same shape pass their operand through, views of views are one view.
@@ -21,12 +21,12 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from meshwright.ir.constants import Constant, Held
-from meshwright.ir.frontends.constant_code import constant_of
-from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.layout import contiguous, ordered, taken_strides, view_strides
-from meshwright.ir.frontends.values import Assembly, Attribute, Handle, Names, Place
-from meshwright.ir.graph import Attr, Input, Op, Param, Type
+from meshwright.ir.frontends.torch_.constants.code import constant_of
+from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.torch_.operators.values import Assembly, Attribute, Handle, Names, Place
+from meshwright.ir.graph.constants import Constant, Held
+from meshwright.ir.graph.graph import Attr, Input, Op, Param, Type
 
 LIFTED = frozenset(
     (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.ir.graph import Op
+from meshwright.ir.graph.graph import Op
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:

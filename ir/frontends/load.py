@@ -15,23 +15,23 @@ import torch
 
 from meshwright.ir.errors import ModelFileMissing, ModelKindUnknown
 from meshwright.ir.frontends.contract import Source, load_factory
-from meshwright.ir.frontends.dtypes import WORKLOAD_DTYPES
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed
+from meshwright.ir.frontends.torch_.sources.dtypes import WORKLOAD_DTYPES
 
 
 def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float = TIME_LIMIT_S) -> Source:
     """The model that MODEL names. `dtype` is for configurations and shapes; a factory decides for itself."""
     path = Path(reference)
     if path.suffix == ".toml":
-        from meshwright.ir.frontends.shape_toml import load_shape
+        from meshwright.ir.frontends.torch_.sources.shape_toml import load_shape
 
         return load_shape(path, dtype)
     if os.path.isdir(path) or path.suffix == ".json":  # noqa: PTH112
-        from meshwright.ir.frontends.hf_config import load_hf
+        from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
 
         return load_hf(path, dtype=None if dtype is None else WORKLOAD_DTYPES[dtype])
     if path.suffix == ".py" or ".py:" in reference:
-        from meshwright.ir.frontends.hf_config import adopted
+        from meshwright.ir.frontends.torch_.sources.hf_config import adopted
 
         with blamed(reference):
             return adopted(load_factory(reference, time_limit_s=time_limit_s))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright.ir.graph import Op, Type
+from meshwright.ir.graph.graph import Op, Type
 
 _PRODUCTS = ("linear", "grouped_linear")
 

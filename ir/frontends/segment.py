@@ -28,11 +28,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source, unfold, unused
-from meshwright.ir.frontends.reduce import LONG_WALK, Stack
-from meshwright.ir.frontends.values import Names
-from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
-from meshwright.ir.numbers import numbers_of, without_numbers
+from meshwright.ir.frontends.torch_.operators.values import Names
+from meshwright.ir.frontends.torch_.tracing.reduce import LONG_WALK, Stack
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source, unfold, unused
+from meshwright.ir.graph.graph import Graph, Input, Op, Param, Type, Update
+from meshwright.ir.graph.numbers import numbers_of, without_numbers
 
 
 class NotFoldable(Exception):

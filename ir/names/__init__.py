@@ -27,8 +27,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.ir.decisions import Decisions, Schedule
-from meshwright.ir.fold import Fold
+from meshwright.ir.decisions.decisions import Decisions, Schedule
+from meshwright.ir.decisions.offload import Offload
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.body import body_template
 from meshwright.ir.names.cache import planned, share_loops
 from meshwright.ir.names.check import check
@@ -36,7 +37,6 @@ from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, us
 from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
 from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
 from meshwright.ir.names.words import loops_split, name_of
-from meshwright.ir.offload import Offload
 from meshwright.ir.same import Same
 
 __all__ = [

@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from meshwright.ir.adjoint import SPLITTABLE, Choice, Split, Strategy, apply
-from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.analysis.loops import Loops, Names, stem
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, ModulePinUnmet, SectionsMismatch
-from meshwright.ir.factors import Loops, Names, stem
-from meshwright.ir.fold import Body
-from meshwright.ir.graph import Graph, Op, Type
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.fold import Body
+from meshwright.ir.graph.graph import Graph, Op, Type
 from meshwright.ir.names.degrees import SEQUENCE, Degrees
 from meshwright.ir.names.gradients import from_weights, leave_sums, pass_weight_gradients
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Shard, State
 from meshwright.ir.rules.base import Rule, rules_of
 from meshwright.ir.same import Same
+from meshwright.ir.sharding.adjoint import SPLITTABLE, Choice, Split, Strategy, apply
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Shard, State
 
 
 def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.factors import Loops, body_loops, resized
-from meshwright.ir.fold import Fold
+from meshwright.ir.analysis.loops import Loops, body_loops, resized
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.body import Computed, computed, with_storage
 from meshwright.ir.names.degrees import CONTEXT, Degrees
 from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned

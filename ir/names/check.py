@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from meshwright.ir.analysis.loops import stem
+from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import (
     BatchIndivisible,
     ExpertsIndivisible,
@@ -19,13 +21,11 @@ from meshwright.ir.errors import (
     SequenceIndivisible,
     WidthIndivisible,
 )
-from meshwright.ir.factors import stem
-from meshwright.ir.fold import Fold
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.counts import among, divisors, indivisible, microbatches
 from meshwright.ir.names.degrees import SEQUENCE, Degrees
 from meshwright.ir.names.stages import cuts
-from meshwright.ir.offload import Offload
 from meshwright.ir.same import Same
 
 

@@ -26,11 +26,11 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import DegreeImpossible
-from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import counts
-from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Plain
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Plain
 
 CONTEXT = ("all_gather", "ring", "ulysses")
 """How context parallelism runs attention."""
@@ -114,7 +114,7 @@ class Degrees:
     split: str = "even"
     stage_blocks: tuple[int, ...] = ()
     offload: str = "none"
-    """What waits in the host's memory; see `meshwright.ir.offload`."""
+    """What waits in the host's memory; see `meshwright.ir.decisions.offload`."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "cp", "ep", "pp", "vp", "microbatches"):

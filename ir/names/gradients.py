@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from meshwright.ir.adjoint import IDLE, Choice, Idle, Strategy, apply
-from meshwright.ir.graph import Graph, Op
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import State
+from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.rules.base import Role, Rule
+from meshwright.ir.sharding.adjoint import IDLE, Choice, Idle, Strategy, apply
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
 
 THROUGH = Idle(grad_partial=True)
 REDUCED = (Role.SUM, Role.MAX)

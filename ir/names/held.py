@@ -21,23 +21,23 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
-from meshwright.ir.combined import contexts
-from meshwright.ir.decisions import BodyPlan, Decisions
+from meshwright.ir.analysis.loops import Loops, stem
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions
+from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.factors import Loops, stem
-from meshwright.ir.fold import Fold
-from meshwright.ir.graph import Graph, Op
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.check import extents
 from meshwright.ir.names.degrees import CONTEXT, FIRST_LAYERS, SEQUENCE, recompute_parts
 from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned, Words
 from meshwright.ir.names.recompute import kind_of, recomputed
 from meshwright.ir.names.stages import layer_calls, shared
-from meshwright.ir.offload import Offload
-from meshwright.ir.placement import ZIGZAG, Placement
+from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.same import Same
-from meshwright.ir.spread import compute_placements
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import ZIGZAG, Placement
+from meshwright.ir.target.combined import contexts
 
 ONE_STAGE = "1f1b"
 """The schedule of a plan that has no pipeline."""

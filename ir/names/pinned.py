@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
-from meshwright.ir.adjoint import SPLITTABLE, Split, Strategy
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.factors import Loops, stem
-from meshwright.ir.graph import Graph, Op
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.analysis.loops import Loops, stem
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names.degrees import BATCH, SEQUENCE
-from meshwright.ir.placement import Nested
-from meshwright.ir.rewrite import facts_of
 from meshwright.ir.same import Same
+from meshwright.ir.sharding.adjoint import SPLITTABLE, Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Nested
+from meshwright.ir.sharding.rewrite import facts_of
 
 SHARDING = ("replicate", "column", "row", "expert")
 NO_CUT = {"sharding": "replicate", "split": "none"}

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 
-from meshwright.ir.factors import Loops, stem
-from meshwright.ir.fold import Fold
-from meshwright.ir.graph import Graph, Op
+from meshwright.ir.analysis.loops import Loops, stem
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names.degrees import MODULES, SEQUENCE, recompute_parts
 
 _FUSED = ("attention",)

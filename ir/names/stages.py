@@ -18,13 +18,13 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from meshwright.ir.decisions import BodyPlan, StagePlan
+from meshwright.ir.decisions.decisions import BodyPlan, StagePlan
 from meshwright.ir.errors import DegreeImpossible, LayersIndivisible
-from meshwright.ir.fold import Fold
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.counts import among, divisors
 from meshwright.ir.names.degrees import Degrees
 from meshwright.ir.schedules import stage_groups
+from meshwright.ir.sharding.mesh import Mesh
 
 Cuts = tuple[tuple[int, int], ...]
 """Ranges of calls, one per stage."""

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, prod
 
-from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.decisions import BodyPlan, Storage
+from meshwright.ir.analysis.loops import Loops, stem
+from meshwright.ir.decisions.decisions import BodyPlan, Storage
 from meshwright.ir.errors import IndivisibleExtent
-from meshwright.ir.factors import Loops, stem
-from meshwright.ir.graph import Graph, Param
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.graph import Graph, Param
 from meshwright.ir.names.degrees import Degrees, uses
-from meshwright.ir.placement import Padded, Placement, Shard, State
-from meshwright.ir.rewrite import facts_of
+from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.rules.base import rule_of
-from meshwright.ir.spread import compute_placements
+from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Padded, Placement, Shard, State
+from meshwright.ir.sharding.rewrite import facts_of
 
 
 def stored(

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import prod
 
-from meshwright.ir.adjoint import Split
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.factors import Loops, stem
-from meshwright.ir.fold import Fold
-from meshwright.ir.graph import Graph
+from meshwright.ir.analysis.loops import Loops, stem
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names.degrees import BATCH, SEQUENCE, TABLE, Degree
-from meshwright.ir.placement import Nested
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.placement import Nested
 
 
 @lru_cache(maxsize=256)

@@ -1,20 +1,7 @@
 """The vocabulary of operators. `base` says what a rule is; each other module holds the rules of one family and
 registers them on import."""
 
-from meshwright.ir.rules import (
-    attention,
-    conv,
-    creation,
-    elementwise,
-    embedding,
-    loss,
-    matmul,
-    moe,
-    movement,
-    norm,
-    opaque,
-    reduction,
-)
+from meshwright.ir.rules import opaque
 from meshwright.ir.rules.base import (
     Engine,
     Expansion,
@@ -31,6 +18,19 @@ from meshwright.ir.rules.base import (
     kinds,
     rule_of,
     signature_of,
+)
+from meshwright.ir.rules.families import (
+    attention,
+    conv,
+    creation,
+    elementwise,
+    embedding,
+    loss,
+    matmul,
+    moe,
+    movement,
+    norm,
+    reduction,
 )
 from meshwright.ir.rules.opaque import register_rule, unregister_rule
 

@@ -7,8 +7,8 @@ result is written as the factors it runs over, major to minor. So ``linear`` is
 
 and a view (b, s, h*d) -> (b, s, h, d) maps one dimension to two factors. From the same table follow the shapes, the
 floating-point work, which splits over a mesh axis are legal, what every operand then looks like, and (in
-`meshwright.ir.adjoint`) the whole backward pass. A rule is a pure function of a `Signature` (kind, operand types,
-attributes), registered under its kind by `@rule(kind)`.
+`meshwright.ir.sharding.adjoint`) the whole backward pass. A rule is a pure function of a `Signature` (kind, operand
+types, attributes), registered under its kind by `@rule(kind)`.
 
 Laws. The result of an operator is read as the sum of its ADDITIVE operands and of one term that is linear in each
 LINEAR operand and anything at all in the NONLINEAR ones. A partial sum may pass through an operator only where that
@@ -34,7 +34,7 @@ from meshwright.ir.errors import (
     RuleRegistered,
     UnknownOp,
 )
-from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Op, Type
+from meshwright.ir.graph.graph import ITEMSIZE, Attr, Graph, Op, Type
 from meshwright.ir.same import Same
 
 if TYPE_CHECKING:

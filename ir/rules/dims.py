@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from meshwright.ir.graph import Type
+from meshwright.ir.graph.graph import Type
 from meshwright.ir.rules.base import Dims, Factor, Law, Role, Signature
 
 Shape = tuple[int, ...]

@@ -3,7 +3,7 @@
 An *opaque* operator is taken as it is: its operands are wanted whole, its result types stand in attribute `types`, its
 bytes are counted, and reports list it. Nothing unknown is free: it is taken to keep its operands and results for the
 backward pass, which costs twice the forward work, if attribute `flops` tells that. How it was called is kept
-(`meshwright.ir.invocation`), so it can be run again. What trials of a front end show stands in attributes `rule`,
+(`meshwright.ir.graph.invocation`), so it can be run again. What trials of a front end show stands in attributes `rule`,
 `whole`, `reduce` and `linear` (`flops` is per point of its loops then). A user who knows more says it in one line:
 
     register_rule("mylib::rotary", "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,), saved=(1,))
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from math import prod
 
 from meshwright.ir.errors import BadOperand, RuleRegistered
-from meshwright.ir.graph import Attr, Type
+from meshwright.ir.graph.graph import Attr, Type
 from meshwright.ir.rules.base import (
     Dims,
     Engine,

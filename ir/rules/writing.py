@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshwright.ir.graph import Attr, Graph, Input, Op, Type
+from meshwright.ir.graph.graph import Attr, Graph, Input, Op, Type
 from meshwright.ir.rules.base import Expansion, Law, Signature, infer
 
 NONE: Mapping[str, str] = {}

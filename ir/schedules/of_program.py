@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshwright.ir.program import Action, Program
+from meshwright.ir.program.program import Action, Program
 from meshwright.ir.schedules.verify import verify_work
 from meshwright.ir.schedules.work import Shape, WorkLists, encode
 from meshwright.ir.schedules.written import ActionList, shared_work

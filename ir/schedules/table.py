@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.errors import ScheduleImpossible, ScheduleUnknown
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 from meshwright.ir.schedules.loops import Lists, gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
 from meshwright.ir.schedules.vees import dualpipe_v, v_half, v_min, zb_v
 from meshwright.ir.schedules.work import Shape, WorkLists, decode, encode, parse_action

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 
 Pairs = frozenset[tuple[int, int]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.ir.errors import WaitCircle, WorkForeign, WorkMiscounted
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, WEIGHT, Shape, WorkLists, action_of, derived, encode
 
 _ONCE = {(1, 1, 0, 0), (1, 0, 1, 1)}

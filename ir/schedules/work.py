@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from meshwright.ir.errors import ActionSyntax, ScheduleImpossible, WorkForeign
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 
 KINDS = "FBIW"
 FORWARD, BACKWARD, INPUT, WEIGHT = range(4)

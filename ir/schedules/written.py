@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 from meshwright.ir.schedules.transfers import Pairs, with_transfers
 from meshwright.ir.schedules.work import KINDS, WorkLists, action_of
 

@@ -6,9 +6,9 @@
     pair    group -> hub, hub -> group, or group -> group: forward from where one leaves a value to where the other
             wants it, and backward its gradient the other way (`moves`)
 
-So the objective is what the lowered body asks for (`ir.lower_body`): one reshard from home to hub, one from hub to
-reader, and the duals. Two readers that want a value in the same other state than the hub's are counted twice here, and
-lowered once; the cheapest choice of hub seldom leaves such readers.
+So the objective is what the lowered body asks for (`ir.program.lower_body`): one reshard from home to hub, one from hub
+to reader, and the duals. Two readers that want a value in the same other state than the hub's are counted twice here,
+and lowered once; the cheapest choice of hub seldom leaves such readers.
 
 *Boundary.* A block of a stack ends in the state it begins with: what it hands on and what it takes in are one variable,
 or it would dodge its last reduction. No partial sum crosses. `boundary` fixes states of inputs and outputs;
@@ -26,19 +26,19 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.cost_models.ledger import Phase, streaming
+from meshwright.cost_models.ledger.ledger import Phase, streaming
+from meshwright.ir.analysis.loops import Loops
 from meshwright.ir.errors import BlockUnsolvable
-from meshwright.ir.factors import Loops
-from meshwright.ir.fold import Fold, FromPrevious
-from meshwright.ir.graph import ITEMSIZE, Graph, Op, Param
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.fold import Fold, FromPrevious
+from meshwright.ir.graph.graph import ITEMSIZE, Graph, Op, Param
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.recompute import kind_of, recomputed
-from meshwright.ir.placement import State
-from meshwright.ir.program import local_elements
-from meshwright.ir.rewrite import facts_of
+from meshwright.ir.program.program import local_elements
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.same import Same
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
+from meshwright.ir.sharding.rewrite import facts_of
 from meshwright.planner.block.groups import Parts, parts
 from meshwright.planner.block.kernels import Kernels, Times
 from meshwright.planner.block.moves import Moves

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.cost_models.body_memory import body_memory
-from meshwright.cost_models.ledger import Ledger, ledger
-from meshwright.cost_models.topology import group_shape
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.graph import Graph
-from meshwright.ir.lower_body import lower_body
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import State
+from meshwright.cost_models.collectives.topology import group_shape
+from meshwright.cost_models.ledger.ledger import Ledger, ledger
+from meshwright.cost_models.memory.body import body_memory
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.program.lower_body import lower_body
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
 from meshwright.planner.block.space import Terms
 from meshwright.planner.block_solver.problem import Status
 

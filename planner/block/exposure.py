@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.profile import StepConstants
-from meshwright.ir.workload import Stack
+from meshwright.ir.target.workload import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

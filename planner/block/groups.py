@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshwright.ir.factors import Loops, stem
-from meshwright.ir.graph import Graph, Input, Op, Param
-from meshwright.ir.rewrite import facts_of
+from meshwright.ir.analysis.loops import Loops, stem
+from meshwright.ir.graph.graph import Graph, Input, Op, Param
 from meshwright.ir.rules.base import Engine, Rule
+from meshwright.ir.sharding.rewrite import facts_of
 
 BATCH = "b"
 _LEADERS = ("embedding", "dispatch", "combine", "route", "opaque")

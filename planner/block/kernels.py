@@ -3,7 +3,7 @@
 A group by itself is a small body: it is lowered under its option, its ledger is taken, and that is priced, as for any
 body program. Nothing moves in it, so what it takes depends on the sizes of its loops on one rank only, not on which
 axis cut them: options of equal sizes are one *class*, priced once. Rings and operators that are rewritten under a split
-(`ir.rewrite`) do communicate; there the option itself is the class.
+(`ir.sharding.rewrite`) do communicate; there the option itself is the class.
 
 What is computed again in the backward pass takes what it takes forward.
 """
@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.cost_models.cost import Cost
-from meshwright.cost_models.ledger import base_precision, ledger
-from meshwright.ir.adjoint import Choice, Split, Strategy
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.graph import Graph, Input, Op
-from meshwright.ir.lower_body import lower_body
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import State
-from meshwright.ir.program import BodyProgram
-from meshwright.ir.rewrite import facts_of
+from meshwright.cost_models.ledger.ledger import base_precision, ledger
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.graph import Graph, Input, Op
+from meshwright.ir.program.lower_body import lower_body
+from meshwright.ir.program.program import BodyProgram
+from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
+from meshwright.ir.sharding.rewrite import facts_of
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
 from meshwright.planner.block.strategies import Indices, Options

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from meshwright.ir.adjoint import Choice, Split, Strategy
+from meshwright.ir.analysis.loops import Loops, stem
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
-from meshwright.ir.factors import Loops, stem
-from meshwright.ir.graph import Graph, Op
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections
-from meshwright.ir.rewrite import facts_of
+from meshwright.ir.graph.graph import Graph, Op
+from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections
+from meshwright.ir.sharding.rewrite import facts_of
 
 SEQUENCE, SLOTS = "s", "slots"
 REFUSED = (IllegalStrategy, IndivisibleExtent, SectionsMismatch)

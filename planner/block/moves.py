@@ -1,9 +1,9 @@
 """What it takes to bring a value from one placement to another.
 
-The steps between two placements (`ir.reshard`) are the same for all values; what they take depends on bytes. So there
-is one table of steps for a mesh, by number of placement, and for every size of a value one vector of seconds, by number
-of step: the price of many moves at once is a look-up and a sum. A step is known by its kind, its axes, and the share of
-the tensor that a rank holds before it.
+The steps between two placements (`ir.sharding.reshard`) are the same for all values; what they take depends on bytes.
+So there is one table of steps for a mesh, by number of placement, and for every size of a value one vector of seconds,
+by number of step: the price of many moves at once is a look-up and a sum. A step is known by its kind, its axes, and
+the share of the tensor that a rank holds before it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import cast
 
 import numpy as np
 
-from meshwright.cost_models.collectives import Collective
-from meshwright.cost_models.ledger import Phase, Transmission
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Dim, Layout, Nested, Placement, Sections, Shard
-from meshwright.ir.reshard import path
+from meshwright.cost_models.collectives.collective import Collective
+from meshwright.cost_models.ledger.ledger import Phase, Transmission
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Dim, Layout, Nested, Placement, Sections, Shard
+from meshwright.ir.sharding.reshard import path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
 from meshwright.planner.block_solver.problem import Array

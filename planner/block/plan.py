@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.placement import State
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.placement import State
 from meshwright.planner.block.build import Block
 
 

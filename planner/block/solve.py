@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.ir.errors import BlockUnsolvable, ProblemMalformed, ProblemTooLarge
-from meshwright.ir.fold import Fold
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import State
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.choice import BlockChoice, cost_of_plan
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.block.space import ALL, Space, Terms
 from meshwright.planner.block.storage import levels
-from meshwright.planner.block_solver import elimination, methods
+from meshwright.planner.block_solver import methods
+from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.problem import Assignment, Problem, Status, Variable
 
 BETWEEN = (0.0, 0.25, 0.5)

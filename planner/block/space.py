@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from meshwright.cost_models.cost import Cost
-from meshwright.cost_models.ledger import Phase
+from meshwright.cost_models.ledger.ledger import Phase
 from meshwright.cost_models.prices import Prices
-from meshwright.ir.capabilities import ANY, Capabilities
-from meshwright.ir.lower_body import Lowering
-from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.pinned import Allowed
-from meshwright.ir.workload import Workload
+from meshwright.ir.program.lower_body import Lowering
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.capabilities import ANY, Capabilities
+from meshwright.ir.target.workload import Workload
 from meshwright.planner.block.exposure import Exposure
 
 

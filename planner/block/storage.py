@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import cast
 
-from meshwright.cost_models.collectives import Collective
-from meshwright.cost_models.ledger import Phase, Transmission, streaming, travelling_bytes, updating_bytes
-from meshwright.ir.decisions import Storage
-from meshwright.ir.graph import ITEMSIZE, Graph, Param
-from meshwright.ir.mesh import Mesh
+from meshwright.cost_models.collectives.collective import Collective
+from meshwright.cost_models.ledger.ledger import Phase, Transmission, streaming, travelling_bytes, updating_bytes
+from meshwright.ir.decisions.decisions import Storage
+from meshwright.ir.graph.graph import ITEMSIZE, Graph, Param
 from meshwright.ir.names.storage import cut_further
-from meshwright.ir.placement import Placement, State
-from meshwright.ir.program import local_elements
-from meshwright.ir.reshard import given_elements, path
+from meshwright.ir.program.program import local_elements
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, State
+from meshwright.ir.sharding.reshard import given_elements, path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Space, Terms
 

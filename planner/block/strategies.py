@@ -20,16 +20,16 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.ir.adjoint import Choice, Idle, Pass, Split, Strategy, choices
-from meshwright.ir.capabilities import layout_names
-from meshwright.ir.factors import stem
-from meshwright.ir.fused import cut_apart
-from meshwright.ir.graph import Graph, Op
-from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.analysis.fused import cut_apart
+from meshwright.ir.analysis.loops import stem
+from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names.pinned import Words
-from meshwright.ir.placement import ZIGZAG, Contiguous, State, Zigzag
-from meshwright.ir.rewrite import Facts, facts_of
 from meshwright.ir.rules.base import Role
+from meshwright.ir.sharding.adjoint import Choice, Idle, Pass, Split, Strategy, choices
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.sharding.placement import ZIGZAG, Contiguous, State, Zigzag
+from meshwright.ir.sharding.rewrite import Facts, facts_of
+from meshwright.ir.target.capabilities import layout_names
 from meshwright.planner.block.groups import Group, Parts
 from meshwright.planner.block.layouts import REFUSED, SEQUENCE, Layouts
 from meshwright.planner.block.space import Space, Terms

@@ -14,9 +14,9 @@ from meshwright.planner.block_solver.boundary import (
     min_plus,
     min_plus_power,
 )
+from meshwright.planner.block_solver.elimination.sweeps import MinMarginals, min_marginals
 from meshwright.planner.block_solver.methods import Method, solve
 from meshwright.planner.block_solver.pareto import Frontier, Point, frontier
-from meshwright.planner.block_solver.sweeps import MinMarginals, min_marginals
 
 __all__ = [
     "Block",

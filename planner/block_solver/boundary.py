@@ -19,10 +19,10 @@ import numpy as np
 
 from meshwright.ir.errors import ProblemMalformed
 from meshwright.planner.block_solver.answer import priced
-from meshwright.planner.block_solver.order import order_of
+from meshwright.planner.block_solver.elimination.order import order_of
+from meshwright.planner.block_solver.elimination.sweeps import Sweep, checked, first_least, swept
+from meshwright.planner.block_solver.elimination.tables import Deadline, Table, minimised, summed
 from meshwright.planner.block_solver.problem import Array, Mask, Problem
-from meshwright.planner.block_solver.sweeps import Sweep, checked, first_least, swept
-from meshwright.planner.block_solver.tables import Deadline, Table, minimised, summed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

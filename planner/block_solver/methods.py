@@ -16,9 +16,11 @@ from dataclasses import replace
 from typing import Literal
 
 from meshwright.ir.errors import ProblemTooLarge
-from meshwright.planner.block_solver import brute, elimination, process
+from meshwright.planner.block_solver import brute
 from meshwright.planner.block_solver.answer import found
+from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.problem import Assignment, Problem, Status
+from meshwright.planner.block_solver.programs import process
 
 Method = Literal["auto", "elimination", "ilp", "brute"]
 

@@ -15,13 +15,13 @@ from itertools import pairwise
 import numpy as np
 
 from meshwright.planner.block_solver.answer import priced
-from meshwright.planner.block_solver.dual import only_use, rounding
-from meshwright.planner.block_solver.elimination import solve_until
-from meshwright.planner.block_solver.labelled import TooManyLabelsError, choice, labelled, run_of
-from meshwright.planner.block_solver.order import Order, order_of
+from meshwright.planner.block_solver.elimination.dual import only_use, rounding
+from meshwright.planner.block_solver.elimination.elimination import solve_until
+from meshwright.planner.block_solver.elimination.labelled import TooManyLabelsError, choice, labelled, run_of
+from meshwright.planner.block_solver.elimination.order import Order, order_of
+from meshwright.planner.block_solver.elimination.sweeps import checked, swept
+from meshwright.planner.block_solver.elimination.tables import Deadline
 from meshwright.planner.block_solver.problem import Problem
-from meshwright.planner.block_solver.sweeps import checked, swept
-from meshwright.planner.block_solver.tables import Deadline
 
 MOST_LABELS = 1 << 15
 """Rows of one relation above which the frontier is sampled."""

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from math import frexp
 
 from meshwright.ir.schedules import FORWARD, WEIGHT
-from meshwright.planner.block_solver.linear import Linear, Row, Solution
-from meshwright.planner.block_solver.process import solve_linear
+from meshwright.planner.block_solver.programs.linear import Linear, Row, Solution
+from meshwright.planner.block_solver.programs.process import solve_linear
 from meshwright.planner.scheduling.floor import floor_s
 from meshwright.planner.scheduling.greedy import tails
 from meshwright.planner.scheduling.job import ROUNDING, Job, Lists, Ordered, all_fit, ordered

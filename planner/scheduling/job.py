@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshwright.cost_models.memory import Holding
+from meshwright.cost_models.memory.peak import Holding
 from meshwright.cost_models.schedule import Seconds, Simulated, compiled, simulate
 from meshwright.ir.errors import WaitCircle
 from meshwright.ir.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Shape, WorkLists

@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from meshwright.backends.torch_.verify.rules import check_rule
+    from meshwright.backends.torch_.verify.interpreted.rules import check_rule
     from meshwright.ir.errors import MeshwrightError
     from meshwright.ir.rules.opaque import register_rule
-    from meshwright.planner.inspect import Inspection, Workload, inspect
-    from meshwright.planner.parallelize import Parallelized, parallelize
+    from meshwright.planner.plan.parallelize import Parallelized, parallelize
+    from meshwright.planner.question.inspection import Inspection, Workload, inspect
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,13 +32,13 @@ __all__ = [
 # Public name -> the module that defines it: one line here, one import above, one entry in __all__.
 _HOME = {
     "MeshwrightError": "meshwright.ir.errors",
-    "check_rule": "meshwright.backends.torch_.verify.rules",
+    "check_rule": "meshwright.backends.torch_.verify.interpreted.rules",
     "register_rule": "meshwright.ir.rules.opaque",
-    "Inspection": "meshwright.planner.inspect",
-    "Workload": "meshwright.planner.inspect",
-    "inspect": "meshwright.planner.inspect",
-    "Parallelized": "meshwright.planner.parallelize",
-    "parallelize": "meshwright.planner.parallelize",
+    "Inspection": "meshwright.planner.question.inspection",
+    "Workload": "meshwright.planner.question.inspection",
+    "inspect": "meshwright.planner.question.inspection",
+    "Parallelized": "meshwright.planner.plan.parallelize",
+    "parallelize": "meshwright.planner.plan.parallelize",
 }
 
 

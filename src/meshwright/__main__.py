@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 
-from meshwright.planner.interrupts import Interrupts
+from meshwright.planner.cli.interrupts import Interrupts
 
 
 def main() -> int:
     """Run the command line of this process; signals end it from its first import to its last."""
     with Interrupts() as interrupts:
         try:
-            from meshwright.planner.cli import main as run
+            from meshwright.planner.cli.main import main as run
 
             code = run()
         except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from benchmarks.reading import read_row
 from benchmarks.runs import Run
 from benchmarks.scores import Priced
 from benchmarks.scoring import leave_one_out, read_and_score
-from meshwright.cost_models.memory import allocated_bytes
+from meshwright.cost_models.memory.peak import allocated_bytes
 from meshwright.cost_models.profile import Profile, published
 from tests.benchmarks.rows import MODEL, ROW, table
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.corpus import answer, main, questions
-from meshwright.planner.cli import VERBS, build_parser
+from meshwright.planner.cli.main import VERBS, build_parser
 
 
 def test_every_question_is_a_command_line_about_a_model_that_exists() -> None:

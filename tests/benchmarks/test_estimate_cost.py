@@ -3,7 +3,7 @@
 from itertools import islice
 
 from benchmarks.estimate_cost import BLOCKS, GLOBAL_BATCH, MESHES, RANKS, configurations
-from meshwright.planner.pins import fill, read
+from meshwright.planner.question.pins import fill, read
 
 
 def test_random_configurations_are_legal_and_repeat() -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks import kernels, kernels_attention, kernels_gemm
 from benchmarks.kernel_scores import Scored, summary
-from meshwright.cost_models.attention import shipped_curves
-from meshwright.cost_models.compute_profile import chip_of
-from meshwright.cost_models.gemm_table import shipped_rows
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.compute.attention import shipped_curves
+from meshwright.cost_models.compute.gemm_table import shipped_rows
+from meshwright.cost_models.compute.profile import chip_of
+from meshwright.cost_models.hardware.devices import device
 
 DATA = Path(kernels.__file__).parent / "data"
 

@@ -95,8 +95,8 @@ def test_blocks_are_noted_as_they_are_entered() -> None:
 
 
 def test_code_is_served_in_place_of_a_file_in_processes_too(tmp_path: Path) -> None:
-    serving.write(tmp_path, "meshwright.ir.mesh", compile("PLANTED = 61", "planted", "exec"))
-    inner = "import meshwright.ir.mesh as mesh; print(mesh.PLANTED)"
+    serving.write(tmp_path, "meshwright.ir.sharding.mesh", compile("PLANTED = 61", "planted", "exec"))
+    inner = "import meshwright.ir.sharding.mesh as mesh; print(mesh.PLANTED)"
     script = (
         f"import sys, subprocess; from pathlib import Path; from benchmarks.mutation.serving import serve\n"
         f"serve(Path({str(tmp_path)!r}))\n{inner}\n"
@@ -172,9 +172,9 @@ def test_a_job_can_be_interrupted_wherever_it_was_started(tmp_path: Path) -> Non
 
 
 def test_a_draw_is_the_same_for_a_seed() -> None:
-    first, again, other = (mutants.draw(5, seed, "ir.mesh") for seed in ("a", "a", "b"))
+    first, again, other = (mutants.draw(5, seed, "ir.sharding.mesh") for seed in ("a", "a", "b"))
     assert [one.key for one in first] == [one.key for one in again] != [one.key for one in other]
-    assert {one.module for one in first} == {"meshwright.ir.mesh"}
+    assert {one.module for one in first} == {"meshwright.ir.sharding.mesh"}
 
 
 @pytest.mark.parametrize("key", mutants.equivalents(), ids=lambda key: f"{key[0]}-{key[1]}")

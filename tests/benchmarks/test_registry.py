@@ -264,7 +264,7 @@ def test_what_is_open_is_asked_again_and_the_last_answer_is_kept_beside_those_of
 
 
 def test_every_cell_of_a_twin_is_asked_with_words_of_the_command_line() -> None:
-    from meshwright.planner.cli import build_parser
+    from meshwright.planner.cli.main import build_parser
 
     parser = build_parser()
     for cell in TWINS.values():

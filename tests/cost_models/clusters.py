@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink
-from meshwright.cost_models.hardware import NIC_KINDS, Device, HostLink, Island, devices
-from meshwright.cost_models.quantity import given
+from meshwright.cost_models.hardware.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink
+from meshwright.cost_models.hardware.devices import NIC_KINDS, Device, HostLink, Island, devices
+from meshwright.cost_models.hardware.quantity import given
 
 decimals = st.decimals("0.001", "9999", places=3, allow_nan=False)
 kinds = st.sampled_from(NIC_KINDS)

@@ -8,19 +8,19 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import Cluster, Nic, Pool, PoolLink
-from meshwright.cost_models.hardware import Device, devices
-from meshwright.cost_models.quantity import Quantity, given
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import capture
+from meshwright.cost_models.hardware.cluster import Cluster, Nic, Pool, PoolLink
+from meshwright.cost_models.hardware.devices import Device, devices
+from meshwright.cost_models.hardware.quantity import Quantity, given
+from meshwright.ir.analysis.rebatch import with_batch
 from meshwright.ir.frontends.shape import Shape
-from meshwright.ir.frontends.shape_toml import build
-from meshwright.ir.lower import BodyCache, lower
-from meshwright.ir.lower_body import Lowering
+from meshwright.ir.frontends.torch_.sources.shape_toml import build
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Program
-from meshwright.ir.rebatch import with_batch
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.program.lower import BodyCache, lower
+from meshwright.ir.program.lower_body import Lowering
+from meshwright.ir.program.program import Program
+from meshwright.ir.target.workload import STACKS, Workload
 
 SEQ = 1024
 DENSE = Shape(layers=4, hidden=1024, ffn_hidden=4096, heads=8, kv_heads=4, vocab=32000, tied_embeddings=True)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.cost_models.attention import DISPATCH, Curve, Curves, Figure, shipped_curves, visible_share
-from meshwright.cost_models.compute import Compute, Kernel
-from meshwright.cost_models.compute_profile import chip_of, constants
-from meshwright.cost_models.hardware import device, devices
-from meshwright.ir.rules.attention import visible
+from meshwright.cost_models.compute.attention import DISPATCH, Curve, Curves, Figure, shipped_curves, visible_share
+from meshwright.cost_models.compute.kernels import Compute, Kernel
+from meshwright.cost_models.compute.profile import chip_of, constants
+from meshwright.cost_models.hardware.devices import device, devices
 from meshwright.ir.rules.base import Engine
-from meshwright.ir.workload import ATTENTION
+from meshwright.ir.rules.families.attention import visible
+from meshwright.ir.target.workload import ATTENTION
 
 
 @given(queries=st.integers(1, 24), more=st.integers(0, 24), window=st.integers(0, 60))

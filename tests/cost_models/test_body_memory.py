@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.body_memory import BodyMemory, body_memory
+from meshwright.cost_models.memory.body import BodyMemory, body_memory
 from tests.cost_models.test_liveness import program
 
 E = 2048

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.cost_models.books import Books, make_room
-from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.ledger.books import Books, make_room
 from meshwright.cost_models.profile import published
 from meshwright.ir.names import Degrees
 from tests.cost_models.programs import DENSE, program

@@ -7,10 +7,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from meshwright.cost_models.chains import Chains
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.program import Add, Compute, Gradient, Kept, Move, Statement, Zero
-from meshwright.ir.reshard import Step
+from meshwright.cost_models.ledger.chains import Chains
+from meshwright.ir.program.program import Add, Compute, Gradient, Kept, Move, Statement, Zero
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.reshard import Step
 from tests.samples import sample
 
 NAMES = "abcdefghijkl"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import (
+from meshwright.cost_models.hardware.cluster import (
     TIERS,
     Cluster,
     LinkMatrix,
@@ -21,9 +21,9 @@ from meshwright.cost_models.cluster import (
     spelled,
     suspicions,
 )
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.hardware import device, latency_of
-from meshwright.cost_models.quantity import given
+from meshwright.cost_models.hardware.devices import device, latency_of
+from meshwright.cost_models.hardware.quantity import given
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import (
     ClusterValueBad,
     LinkEndUnknown,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given as for_all
 
-from meshwright.cost_models import cluster_toml
-from meshwright.cost_models.cluster import Cluster, suspicions
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.hardware import device, latency_of
+from meshwright.cost_models.hardware import toml as cluster_toml
+from meshwright.cost_models.hardware.cluster import Cluster, suspicions
+from meshwright.cost_models.hardware.devices import device, latency_of
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import (
     ClusterError,
     ClusterFaults,

@@ -14,9 +14,19 @@ from hypothesis import strategies as st
 
 from benchmarks import kernels_nccl, kernels_nccl_fit
 from benchmarks.kernels_nccl import DATA, PROFILE, rows_of, score, score_laws
-from meshwright.cost_models.collective_curves import Curve, Curves, Reader, Row, built, ends, levelled, matching, spikes
-from meshwright.cost_models.collective_facts import facts
-from meshwright.cost_models.topology import GroupShape, Level
+from meshwright.cost_models.collectives.curves import (
+    Curve,
+    Curves,
+    Reader,
+    Row,
+    built,
+    ends,
+    levelled,
+    matching,
+    spikes,
+)
+from meshwright.cost_models.collectives.facts import facts
+from meshwright.cost_models.collectives.topology import GroupShape, Level
 
 POINTS = st.lists(
     st.tuples(st.integers(1, 10**9).map(float), st.floats(1e-6, 1.0)),

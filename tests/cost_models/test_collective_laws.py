@@ -6,10 +6,10 @@ from math import inf
 
 import pytest
 
-from meshwright.cost_models.collective_laws import Law, Line, law
-from meshwright.cost_models.collectives import Collective, Library
-from meshwright.cost_models.quantity import Kind
-from meshwright.cost_models.topology import GroupShape, Level
+from meshwright.cost_models.collectives.collective import Collective, Library
+from meshwright.cost_models.collectives.laws import Law, Line, law
+from meshwright.cost_models.collectives.topology import GroupShape, Level
+from meshwright.cost_models.hardware.quantity import Kind
 from meshwright.ir.errors import CollectiveUnknown
 
 US = 1e-6

@@ -9,15 +9,22 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.collective_curves import Curve, shipped
-from meshwright.cost_models.collective_facts import facts
-from meshwright.cost_models.collective_laws import Law, law
-from meshwright.cost_models.collectives import COLLECTIVES, LIBRARIES, NO_CURVES, Collective, Library, collective
-from meshwright.cost_models.hardware import device_names
-from meshwright.cost_models.topology import GroupShape, Level, group_shape
+from meshwright.cost_models.collectives.collective import (
+    COLLECTIVES,
+    LIBRARIES,
+    NO_CURVES,
+    Collective,
+    Library,
+    collective,
+)
+from meshwright.cost_models.collectives.curves import Curve, shipped
+from meshwright.cost_models.collectives.facts import facts
+from meshwright.cost_models.collectives.laws import Law, law
+from meshwright.cost_models.collectives.topology import GroupShape, Level, group_shape
+from meshwright.cost_models.hardware.devices import device_names
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import CollectiveUnknown
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.sharding.mesh import Mesh
 
 SIZES = st.floats(1, 1e11)
 KINDS = st.sampled_from(COLLECTIVES)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meshwright.cost_models.compute import Compute, Kernel
-from meshwright.cost_models.compute_profile import constants
-from meshwright.cost_models.gemm import gradients
-from meshwright.cost_models.gemm_table import shipped_rows
-from meshwright.cost_models.hardware import Device, device, devices
-from meshwright.cost_models.quantity import KINDS
+from meshwright.cost_models.compute.gemm import gradients
+from meshwright.cost_models.compute.gemm_table import shipped_rows
+from meshwright.cost_models.compute.kernels import Compute, Kernel
+from meshwright.cost_models.compute.profile import constants
+from meshwright.cost_models.hardware.devices import Device, device, devices
+from meshwright.cost_models.hardware.quantity import KINDS
 from meshwright.ir.errors import AttentionUnknown, BadQuantity, KernelMalformed
 from meshwright.ir.rules.base import Engine
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.attention import Curve, Curves, Figure, visible_share
-from meshwright.cost_models.compute import Compute, Kernel, Priced, shipped_table, table_for
-from meshwright.cost_models.compute_profile import chip_of, constants
-from meshwright.cost_models.gemm import Product, Rates, law_s
-from meshwright.cost_models.gemm_table import shipped_rows
-from meshwright.cost_models.hardware import Device, device
+from meshwright.cost_models.compute.attention import Curve, Curves, Figure, visible_share
+from meshwright.cost_models.compute.gemm import Product, Rates, law_s
+from meshwright.cost_models.compute.gemm_table import shipped_rows
+from meshwright.cost_models.compute.kernels import Compute, Kernel, Priced, shipped_table, table_for
+from meshwright.cost_models.compute.profile import chip_of, constants
+from meshwright.cost_models.hardware.devices import Device, device
 from meshwright.ir.errors import BadQuantity, KernelMalformed
 from meshwright.ir.rules.base import Engine
 

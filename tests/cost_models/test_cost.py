@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.collectives import collective
-from meshwright.cost_models.compute import Compute, Kernel
+from meshwright.cost_models.collectives.collective import collective
+from meshwright.cost_models.collectives.topology import GroupShape, Level
+from meshwright.cost_models.compute.kernels import Compute, Kernel
 from meshwright.cost_models.cost import (
     NOTHING,
     Cost,
@@ -20,13 +21,12 @@ from meshwright.cost_models.cost import (
     library_of,
     slowest,
 )
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.ledger import Phase, Transmission
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.ledger.ledger import Phase, Transmission
 from meshwright.cost_models.profile import StepConstants
 from meshwright.cost_models.step import together
-from meshwright.cost_models.topology import GroupShape, Level
 from meshwright.ir.rules.base import Engine
-from meshwright.ir.workload import STACKS, Stack, Workload
+from meshwright.ir.target.workload import STACKS, Stack, Workload
 
 ONE = Cost((1, 2, 3), 4, 5, (6, 7, 8), 9, 10, 11, 12, 13, (("kernels", "fitted"),))
 OTHER = Cost((30, 20, 10), 3, 6, (1, 9, 2), 1, 20, 5, 30, 2, (("kernels", "assumed"), ("overlap", "fitted")))

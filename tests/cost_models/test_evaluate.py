@@ -8,20 +8,20 @@ from math import log2
 
 import pytest
 
-from meshwright.cost_models.cluster import Cluster, PoolLink
-from meshwright.cost_models.collectives import collective
-from meshwright.cost_models.compute import Compute
+from meshwright.cost_models.collectives.collective import collective
+from meshwright.cost_models.collectives.topology import group_shape
+from meshwright.cost_models.compute.kernels import Compute
 from meshwright.cost_models.cost import attention_of
 from meshwright.cost_models.evaluate import Evaluator, evaluate
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.ledger import ledger
+from meshwright.cost_models.hardware.cluster import Cluster, PoolLink
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.quantity import given
+from meshwright.cost_models.ledger.ledger import ledger
 from meshwright.cost_models.profile import published
-from meshwright.cost_models.quantity import given
-from meshwright.cost_models.topology import group_shape
-from meshwright.ir.account import account_fold
+from meshwright.ir.analysis.account import account_fold
 from meshwright.ir.errors import WorkloadMissing
 from meshwright.ir.names import Degrees
-from meshwright.ir.program import Program
+from meshwright.ir.program.program import Program
 from tests.cost_models.programs import DENSE, MOE, better, fold, own, pool, program
 
 H100, A100 = device("H100"), device("A100")

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.compute import EXPERT_LAUNCHES, Compute, Kernel
-from meshwright.cost_models.compute_profile import constants
+from meshwright.cost_models.compute.kernels import EXPERT_LAUNCHES, Compute, Kernel
+from meshwright.cost_models.compute.profile import constants
 from meshwright.cost_models.cost import launched
 from meshwright.cost_models.evaluate import evaluate
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.ledger import EXPERT_BIAS, ONCE, PHASES, Ledger, ledger
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.ledger.ledger import EXPERT_BIAS, ONCE, PHASES, Ledger, ledger
 from meshwright.cost_models.profile import published
 from meshwright.ir.names import Degrees
-from meshwright.ir.program import Program
+from meshwright.ir.program.program import Program
 from meshwright.ir.rules.base import Engine
-from meshwright.ir.workload import STACKS, Stack
+from meshwright.ir.target.workload import STACKS, Stack
 from tests.cost_models.programs import MOE, SEQ, pool, program
 
 H100 = device("H100")

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.body_memory import body_memory
-from meshwright.cost_models.forms import bucketed_bytes, forms, group_bytes
-from meshwright.cost_models.ledger import Known, ledger
-from meshwright.cost_models.liveness import pass_memory
-from meshwright.ir.mesh import Mesh
+from meshwright.cost_models.ledger.ledger import Known, ledger
+from meshwright.cost_models.ledger.signatures import bucketed_bytes, forms, group_bytes
+from meshwright.cost_models.memory.body import body_memory
+from meshwright.cost_models.memory.liveness import pass_memory
 from meshwright.ir.names import Degrees
-from meshwright.ir.placement import CONTIGUOUS, Layout, Padded, Placement, Shard, Uneven
-from meshwright.ir.program import BodyProgram, Move, Program
-from meshwright.ir.reshard import Step
+from meshwright.ir.program.program import BodyProgram, Move, Program
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS, Layout, Padded, Placement, Shard, Uneven
+from meshwright.ir.sharding.reshard import Step
 from tests.cost_models.programs import DENSE, SHAPES, program
 
 PLAIN = Degrees(dp=2, microbatches=2)

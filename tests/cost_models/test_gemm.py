@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.cost_models.gemm import Product, Rates, gradients, law_s
-from meshwright.cost_models.gemm_table import Shape, features, table_of
+from meshwright.cost_models.compute.gemm import Product, Rates, gradients, law_s
+from meshwright.cost_models.compute.gemm_table import Shape, features, table_of
 
 RATES = Rates(flops_per_s=2e14, bytes_per_s=1.5e12, units=100, tile_penalty=0.1, floor_s=0.0)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cost_models.hardware import (
+from meshwright.cost_models.hardware.devices import (
     DTYPES,
     NIC_KINDS,
     Device,
@@ -18,7 +18,7 @@ from meshwright.cost_models.hardware import (
     latency_of,
     unknown_fix,
 )
-from meshwright.cost_models.quantity import KINDS, UNITS, Quantity, derived, given, weakest
+from meshwright.cost_models.hardware.quantity import KINDS, UNITS, Quantity, derived, given, weakest
 from meshwright.ir.errors import BadQuantity, DeviceIncomplete, DeviceUnknown, LinkKindUnknown, PeakUnknown
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"

@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.backends.torch_.verify.rules import single, strategies
-from meshwright.cost_models.compute import Compute, Kernel
+from meshwright.backends.torch_.verify.interpreted.rules import single, strategies
+from meshwright.cost_models.compute.kernels import Compute, Kernel
 from meshwright.cost_models.cost import attention_of
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.ledger import PHASES, Ledger, ledger
-from meshwright.ir.account import account_fold
-from meshwright.ir.adjoint import apply
-from meshwright.ir.decisions import BodyPlan
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.ledger.ledger import PHASES, Ledger, ledger
+from meshwright.ir.analysis.account import account_fold
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shape import Shape
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Program
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import Program
 from meshwright.ir.rules import infer, kinds
 from meshwright.ir.rules.base import Engine
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.sharding.adjoint import apply
+from meshwright.ir.target.workload import STACKS, Workload
 from tests.cost_models.programs import DENSE, MOE, SEQ, SHAPES, fold, program
 from tests.samples import SAMPLES
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.backends.torch_.verify.rules import single
-from meshwright.cost_models.compute import Kernel
-from meshwright.cost_models.ledger import (
+from meshwright.backends.torch_.verify.interpreted.rules import single
+from meshwright.cost_models.compute.kernels import Kernel
+from meshwright.cost_models.ledger.ledger import (
     Ledger,
     Phase,
     Transmission,
@@ -21,13 +21,13 @@ from meshwright.cost_models.ledger import (
     travelling_bytes,
     updating_bytes,
 )
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.names import Degrees
+from meshwright.ir.program.lower_body import Lowering, lower_body
 from meshwright.ir.rules.base import Engine
-from meshwright.ir.workload import RECIPES, STACKS, Workload
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import RECIPES, STACKS, Workload
 from tests.cost_models.programs import DENSE, MOE, SEQ
 from tests.cost_models.programs import program as programmed
 from tests.cost_models.test_liveness import U, program

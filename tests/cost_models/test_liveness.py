@@ -12,17 +12,17 @@ from functools import cache
 
 import pytest
 
-from meshwright.cost_models.fullest import Fullest, Mix
-from meshwright.cost_models.liveness import PassMemory, pass_memory
-from meshwright.cost_models.routing import routing_of
-from meshwright.cost_models.storages import shared
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious
-from meshwright.ir.graph import Input, Type
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering
+from meshwright.cost_models.memory.fullest import Fullest, Mix
+from meshwright.cost_models.memory.liveness import PassMemory, pass_memory
+from meshwright.cost_models.memory.routing import routing_of
+from meshwright.cost_models.memory.storages import shared
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious
+from meshwright.ir.graph.graph import Input, Type
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import BodyProgram, Program
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering
+from meshwright.ir.program.program import BodyProgram, Program
+from meshwright.ir.target.workload import STACKS, Workload
 from tests.build import Builder
 from tests.cost_models.programs import MOE
 from tests.cost_models.programs import program as moe

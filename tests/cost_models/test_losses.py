@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from meshwright.cost_models.losses import exponentials, inside_losses, made_again, takes_two_steps
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.placement import Placement, Shard
-from meshwright.ir.program import Compute, Gradient, Statement, Zero
+from meshwright.cost_models.memory.losses import exponentials, inside_losses, made_again, takes_two_steps
+from meshwright.ir.program.program import Compute, Gradient, Statement, Zero
 from meshwright.ir.rules import Signature
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.placement import Placement, Shard
 
 
 def do(kind: str, operand: str, result: str) -> Compute:

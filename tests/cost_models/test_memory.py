@@ -16,22 +16,22 @@ from benchmarks.models import read_models
 from benchmarks.price import Pricer
 from benchmarks.reading import read_runs
 from benchmarks.runs import Run
-from meshwright.cost_models import memory
-from meshwright.cost_models.cluster import Cluster, Pool
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.memory import MemoryConstants, allocated_bytes, held, memory_constants
+from meshwright.cost_models.hardware.cluster import Cluster, Pool
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.memory import peak as memory
+from meshwright.cost_models.memory.peak import MemoryConstants, allocated_bytes, held, memory_constants
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.ir.errors import WorkloadImpossible
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.shape import Shape
-from meshwright.ir.frontends.shape_toml import build
-from meshwright.ir.graph import ITEMSIZE
-from meshwright.ir.kept import needs_of
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering
+from meshwright.ir.frontends.torch_.sources.shape_toml import build
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import ITEMSIZE
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import (
+from meshwright.ir.program.kept import needs_of
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering
+from meshwright.ir.program.program import (
     Add,
     BodyProgram,
     Compute,
@@ -43,7 +43,7 @@ from meshwright.ir.program import (
     results_of,
 )
 from meshwright.ir.rules.base import Engine, Law, infer
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.target.workload import STACKS, Workload
 
 NOTHING = MemoryConstants(
     communicator_bytes=0, context_bytes=0, workspace_bytes=0, block_bytes=0, fragments_share=0, margin_share=0

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models import memory
-from meshwright.cost_models.body_memory import BodyMemory
-from meshwright.cost_models.cluster import Cluster, Pool, PoolLink
-from meshwright.cost_models.fullest import Fullest, Mix
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.memory import Held, MemoryConstants, held, holdings, stepped_on_host, tensors_held
+from meshwright.cost_models.hardware.cluster import Cluster, Pool, PoolLink
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.quantity import given as stated
+from meshwright.cost_models.memory import peak as memory
+from meshwright.cost_models.memory.body import BodyMemory
+from meshwright.cost_models.memory.fullest import Fullest, Mix
+from meshwright.cost_models.memory.peak import Held, MemoryConstants, held, holdings, stepped_on_host, tensors_held
 from meshwright.cost_models.prediction import HELD
-from meshwright.cost_models.quantity import given as stated
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.names import Degrees
-from meshwright.ir.peers import Peers
-from meshwright.ir.program import Program
+from meshwright.ir.program.program import Program
+from meshwright.ir.sharding.peers import Peers
 from tests.cost_models.programs import DENSE, SEQ, program
 from tests.cost_models.test_memory import cluster
 from tests.cost_models.test_stage_memory_by_hand import made

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator, evaluate
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.devices import device
 from meshwright.cost_models.offload import flow_s, host_constants, streamed_s
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.profile import published
 from meshwright.ir.errors import HostUnknown
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Program, Stage
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering
+from meshwright.ir.program.program import Program, Stage
+from meshwright.ir.target.workload import STACKS, Workload
 from tests.cost_models.programs import (
     DENSE,
     OFFLOADS,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cost import Cost, Taken
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.quantity import given, weakest_kind
 from meshwright.cost_models.offload import (
     Host,
     Moved,
@@ -21,9 +22,8 @@ from meshwright.cost_models.offload import (
 )
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
-from meshwright.cost_models.quantity import given, weakest_kind
 from meshwright.ir.names import Degrees
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.target.workload import STACKS, Workload
 from tests.cost_models.programs import DENSE, pool, program
 from tests.cost_models.test_liveness import U
 from tests.cost_models.test_liveness import program as small

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.body_memory import body_memory
-from meshwright.cost_models.inflight import State
-from meshwright.cost_models.passing import Passing, Passings, passings, runtime_of
+from meshwright.cost_models.memory.body import body_memory
+from meshwright.cost_models.memory.in_flight import State
+from meshwright.cost_models.memory.stage_buffers import Passing, Passings, passings, runtime_of
 from meshwright.ir.names import Degrees
-from meshwright.ir.program import Program
+from meshwright.ir.program.program import Program
 from tests.cost_models.programs import DENSE, SEQ, program
 
 ONE = Passing(buffers=1000.0, within=200.0, running=300.0, left=40.0, sent=6.0)

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import evaluate
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.quantity import KINDS
 from meshwright.cost_models.prediction import HELD, SHARES, Prediction
 from meshwright.cost_models.profile import published
-from meshwright.cost_models.quantity import KINDS
-from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.graph.graph import ITEMSIZE
 from meshwright.ir.names import Degrees
-from meshwright.ir.program import BodyProgram, Move, Program, Ring
-from meshwright.ir.program_text import parse_program, program_text
-from meshwright.ir.reshard import traffic_bytes
-from meshwright.ir.workload import Recipe
+from meshwright.ir.program.program import BodyProgram, Move, Program, Ring
+from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.sharding.reshard import traffic_bytes
+from meshwright.ir.target.workload import Recipe
 from tests.cost_models.programs import DENSE, MORE, Case, better, cases, clusters_of, own, pairs_of, pool, program
 
 SLACK = 1 + 1e-9

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cost_models.compute_profile import ComputeConstants
+from meshwright.cost_models.compute.profile import ComputeConstants
 from meshwright.cost_models.constants import BEGIN, END, main, render, rows, written
-from meshwright.cost_models.memory import MemoryConstants, kind_of_memory
+from meshwright.cost_models.hardware.quantity import KINDS, weakest_kind
+from meshwright.cost_models.memory.peak import MemoryConstants, kind_of_memory
 from meshwright.cost_models.profile import StepConstants, digest, kind_of_step, published
-from meshwright.cost_models.quantity import KINDS, weakest_kind
 from meshwright.ir.errors import BadQuantity
 
 PAGE = Path(__file__).parents[2] / "docs" / "prices.md"

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.cost_models.routing import NOTHING, Routing, routing_of
-from meshwright.ir.adjoint import Strategy
+from meshwright.cost_models.memory.routing import NOTHING, Routing, routing_of
 from meshwright.ir.names import Degrees
-from meshwright.ir.program import Compute, Gradient
+from meshwright.ir.program.program import Compute, Gradient
 from meshwright.ir.rules import Signature
+from meshwright.ir.sharding.adjoint import Strategy
 from tests.cost_models.programs import MOE, program
 
 SIZES = {"tokens": 3.0, "rows": 8.0, "hidden": 16.0, "back": 100.0, "d_rows": 1.0, "d_up": 2.0}

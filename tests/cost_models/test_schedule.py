@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from meshwright.cost_models.schedule import Seconds, Simulated, compiled, simulate
 from meshwright.ir.errors import SecondsImpossible, WaitCircle
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 from meshwright.ir.schedules import SCHEDULES, Shape, encode, parse_action, stage_groups, work_lists
 from tests.ir.schedules.lists import Actions, random_lists
 

@@ -7,18 +7,18 @@ from itertools import pairwise
 
 import pytest
 
-from meshwright.cost_models import stage_memory
-from meshwright.cost_models.cluster import Cluster, Pool, PoolLink
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.memory import NO_RUNTIME, held, held_by_peers, holdings
-from meshwright.cost_models.quantity import given
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious
-from meshwright.ir.graph import Input, Type
-from meshwright.ir.lower import lower
+from meshwright.cost_models.hardware.cluster import Cluster, Pool, PoolLink
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.quantity import given
+from meshwright.cost_models.memory import stage as stage_memory
+from meshwright.cost_models.memory.peak import NO_RUNTIME, held, held_by_peers, holdings
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious
+from meshwright.ir.graph.graph import Input, Type
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Program
-from meshwright.ir.shares import batch_shares
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import Program
+from meshwright.ir.sharding.shares import batch_shares
+from meshwright.ir.target.workload import STACKS, Workload
 from tests.build import Builder
 from tests.cost_models.test_memory import SMALL, cluster, part, program
 from tests.llama_block import Sizes, model

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.body_memory import BodyMemory
-from meshwright.cost_models.fullest import Fullest, Mix
-from meshwright.cost_models.inflight import State
-from meshwright.cost_models.liveness import PassMemory
-from meshwright.cost_models.stage_memory import Parts, StageMemory, Way
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.cost_models.memory.body import BodyMemory
+from meshwright.cost_models.memory.fullest import Fullest, Mix
+from meshwright.cost_models.memory.in_flight import State
+from meshwright.cost_models.memory.liveness import PassMemory
+from meshwright.cost_models.memory.stage import Parts, StageMemory, Way
+from meshwright.ir.target.workload import STACKS, Workload
 
 NOTHING = Fullest(Mix())
 PASSES = PassMemory(

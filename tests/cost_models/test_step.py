@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.collectives import collective
+from meshwright.cost_models.collectives.collective import collective
+from meshwright.cost_models.collectives.topology import pair_shape
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
 from meshwright.cost_models.step import Step
-from meshwright.cost_models.topology import pair_shape
-from meshwright.ir.decisions import Schedule
-from meshwright.ir.lower import lower
+from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.names import Degrees
-from meshwright.ir.workload import STACKS, Workload
-from meshwright.planner.unlike import neighbours, over_parts
+from meshwright.ir.program.lower import lower
+from meshwright.ir.target.workload import STACKS, Workload
+from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 from tests.cost_models.programs import DENSE, SEQ, fold
 
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.cluster import Cluster, Pool, PoolLink
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.collectives import collective
+from meshwright.cost_models.collectives.collective import collective
+from meshwright.cost_models.collectives.topology import group_shape, pair_shape
 from meshwright.cost_models.cost import Cost, Taken
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.ledger import PHASES
+from meshwright.cost_models.hardware.cluster import Cluster, Pool, PoolLink
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.quantity import given, weakest_kind
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.ledger.ledger import PHASES
 from meshwright.cost_models.prediction import SHARES
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
-from meshwright.cost_models.quantity import given, weakest_kind
 from meshwright.cost_models.step import Step
-from meshwright.cost_models.topology import group_shape, pair_shape
-from meshwright.ir.account import account_fold
+from meshwright.ir.analysis.account import account_fold
 from meshwright.ir.names import Degrees
 from tests.cost_models.programs import DENSE, SEQ, fold, program
 

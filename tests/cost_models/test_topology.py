@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import Cluster, LinkMatrix, Nic, Place, Pool, PoolLink
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.hardware import device
-from meshwright.cost_models.quantity import given
-from meshwright.cost_models.topology import GroupShape, Level, group_shape, pair_shape
+from meshwright.cost_models.collectives.topology import GroupShape, Level, group_shape, pair_shape
+from meshwright.cost_models.hardware.cluster import Cluster, LinkMatrix, Nic, Place, Pool, PoolLink
+from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.quantity import given
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import BadGroup
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.sharding.mesh import Mesh
 
 H100_NVLINK, CX7 = 450e9, 50e9
 

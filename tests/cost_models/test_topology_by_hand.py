@@ -9,10 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.cost_models.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink
-from meshwright.cost_models.hardware import Device, HostLink, Island, latency_of
-from meshwright.cost_models.quantity import Kind, Quantity, given
-from meshwright.cost_models.topology import (
+from meshwright.cost_models.collectives.topology import (
     GroupShape,
     Level,
     Tier,
@@ -21,8 +18,11 @@ from meshwright.cost_models.topology import (
     pair_shape,
     pairs_between,
 )
+from meshwright.cost_models.hardware.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink
+from meshwright.cost_models.hardware.devices import Device, HostLink, Island, latency_of
+from meshwright.cost_models.hardware.quantity import Kind, Quantity, given
 from meshwright.ir.errors import BadGroup
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.sharding.mesh import Mesh
 
 G = 1e9
 

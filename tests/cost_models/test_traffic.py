@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.host_traffic import between_hosts
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from benchmarks import published_runs
 from benchmarks.searches import opened, searched
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.text import fold_text
-from meshwright.planner.cli import main as command
-from meshwright.planner.plan_file import FILE
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.text import fold_text
+from meshwright.planner.cli.main import main as command
+from meshwright.planner.plan.file import FILE
 from tests.backends.torch_ import golden, test_emit
 from tests.benchmarks import test_commands
 from tests.benchmarks.rows import table

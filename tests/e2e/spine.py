@@ -18,11 +18,11 @@ from typing import Any
 
 from torch import Tensor
 
-from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.dtypes import WORKLOAD_DTYPES
-from meshwright.ir.frontends.hf_config import load_hf
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.torch_.sources.dtypes import WORKLOAD_DTYPES
+from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
+from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
 from tests.ir.frontends.tiny import SMALL
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -12,10 +12,10 @@ import pytest
 from meshwright.ir.names import CONTEXT
 from meshwright.ir.names.degrees import RECOMPUTE, SPLITS
 from meshwright.ir.schedules import SCHEDULES
-from meshwright.ir.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS
-from meshwright.planner.cli import build_parser, main
-from meshwright.planner.estimate import STEPS
-from meshwright.planner.pins import NAMES
+from meshwright.ir.target.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS
+from meshwright.planner.answer.estimate import STEPS
+from meshwright.planner.cli.main import build_parser, main
+from meshwright.planner.question.pins import NAMES
 from tests.e2e.spine import CONFIGS, EXAMPLES
 from tests.e2e.test_inspect import keys
 

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from meshwright.ir.account import account_fold
-from meshwright.ir.frontends.capture import capture
+from meshwright.ir.analysis.account import account_fold
 from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 from tests.e2e.spine import BATCH, SEQ, SPINE, SpineModel, step
 
 UNCOUNTED = "uncounted"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import UnknownStep
-from meshwright.planner.cli import main
-from meshwright.planner.inspect import STEPS
+from meshwright.planner.cli.main import main
+from meshwright.planner.question.inspection import STEPS
 from tests.e2e.spine import CONFIGS, EXAMPLES
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "inspect.md"

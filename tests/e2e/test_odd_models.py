@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.backends.torch_.verify.step import step_differences
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import capture
+from meshwright.backends.torch_.verify.interpreted.step import step_differences
 from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 
 WIDTH, FFN = 8, 16

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.planner.cli import build_parser, main
-from meshwright.planner.plan import AFTER, BEFORE
-from meshwright.planner.plan_schema import PlanTable
+from meshwright.planner.cli.main import build_parser, main
+from meshwright.planner.cli.verbs.plan import AFTER, BEFORE
+from meshwright.planner.plan.schema import PlanTable
 from tests.e2e.spine import CONFIGS, EXAMPLES
 from tests.e2e.test_inspect import keys
 

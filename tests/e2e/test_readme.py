@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.planner.cli import main
+from meshwright.planner.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import capture
+from meshwright.ir.analysis.saved import saved_bytes
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.saved import saved_bytes
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold
 from tests.e2e.spine import BATCH, SEQ, STRUCTURES, SpineModel, step
 
 GLUE = ""

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from meshwright.ir.account import account_fold, parameters
-from meshwright.ir.fold import Fold, shortened, unfold
-from meshwright.ir.frontends.capture import capture
+from meshwright.ir.analysis.account import account_fold, parameters
+from meshwright.ir.analysis.microbatch import microbatch
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.microbatch import microbatch
-from meshwright.ir.text import fold_text
-from meshwright.ir.text_reader import parse_fold
-from meshwright.ir.verify import verify_fold
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold, shortened, unfold
+from meshwright.ir.graph.reader import parse_fold
+from meshwright.ir.graph.text import fold_text
+from meshwright.ir.verify.graphs import verify_fold
 from tests.e2e.spine import BATCH, BY_NAME, EXAMPLES, SEQ, SPINE, SpineModel, captured
 
 every_model = pytest.mark.parametrize("model", SPINE, ids=str)

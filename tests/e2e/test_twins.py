@@ -16,16 +16,16 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.verify.step import step_differences
-from meshwright.ir.adjoint import Split
+from meshwright.backends.torch_.verify.interpreted.step import step_differences
+from meshwright.ir.analysis.loops import body_loops
 from meshwright.ir.errors import DegreeImpossible, LayoutNotExpressible
-from meshwright.ir.factors import body_loops
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import capture
-from meshwright.ir.lower import lower
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, name_of, template
-from meshwright.ir.placement import Nested
-from meshwright.ir.program import Move
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import Move
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.placement import Nested
 from tests.ir.frontends.tiny import small
 
 BATCH, SEQ = 4, 16

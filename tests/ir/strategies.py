@@ -6,14 +6,25 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from meshwright.ir.adjoint import Choice, Idle, Pass, Split, Strategy
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
-from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
-from meshwright.ir.mesh import LOCAL_TIER, Mesh, MeshAxis
-from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Partial, Sections, Shard, State, Uneven
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
+from meshwright.ir.decisions.offload import Offload
+from meshwright.ir.graph.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
 from meshwright.ir.schedules import CUSTOM, SCHEDULES
-from meshwright.ir.workload import STYLES
+from meshwright.ir.sharding.adjoint import Choice, Idle, Pass, Split, Strategy
+from meshwright.ir.sharding.mesh import LOCAL_TIER, Mesh, MeshAxis
+from meshwright.ir.sharding.placement import (
+    CONTIGUOUS,
+    ZIGZAG,
+    Layout,
+    Nested,
+    Padded,
+    Partial,
+    Sections,
+    Shard,
+    State,
+    Uneven,
+)
+from meshwright.ir.target.workload import STYLES
 
 plain_names = st.from_regex(r"[a-z][a-z0-9_.]{0,5}", fullmatch=True)
 any_names = st.one_of(plain_names, st.text(st.characters(exclude_categories=["Cs"]), max_size=4))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.ir.account import Account, Opaque, account, account_fold, parameters
-from meshwright.ir.graph import Graph
+from meshwright.ir.analysis.account import Account, Opaque, account, account_fold, parameters
+from meshwright.ir.graph.graph import Graph
 from tests.build import Builder
 from tests.llama_block import Sizes, model
 

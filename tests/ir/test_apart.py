@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.ir.apart import apart
-from meshwright.ir.capabilities import ANY
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.ir.decisions.apart import apart
 from meshwright.ir.errors import FoldInstances
-from meshwright.ir.fold import Fold, Segment, unfold
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.lower import lower
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold, Segment, unfold
+from meshwright.ir.graph.numbers import numbers_of, with_numbers, without_numbers
+from meshwright.ir.graph.text import fold_text, parse_fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.numbers import numbers_of, with_numbers, without_numbers
-from meshwright.ir.text import fold_text, parse_fold
-from meshwright.ir.workload import Workload
-from meshwright.planner.pricing import price_of
+from meshwright.ir.program.lower import lower
+from meshwright.ir.target.capabilities import ANY
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.question.pricing import price_of
 
 MODELS = Path(__file__).parents[1] / "backends" / "torch_" / "printed_models.py"
 LAYERS = 4

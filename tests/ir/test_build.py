@@ -1,4 +1,4 @@
-from meshwright.ir.graph import Type
+from meshwright.ir.graph.graph import Type
 from tests.build import Builder
 
 

@@ -9,20 +9,9 @@ from pathlib import Path
 import pytest
 
 from meshwright.backends.torch_.capabilities import TARGETS, TORCH_CUDA, TORCH_GLOO
-from meshwright.backends.torch_.verify.compare import differences, random_values
-from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.capabilities import (
-    ANY,
-    LAYOUTS,
-    RECOMPUTE,
-    STORAGE,
-    Capabilities,
-    Line,
-    ScheduleLine,
-    layout_names,
-)
-from meshwright.ir.combined import CAST, COMBINED
-from meshwright.ir.decisions import Decisions, Schedule
+from meshwright.backends.torch_.verify.interpreted.compare import differences, random_values
+from meshwright.ir.decisions.decisions import Decisions, Schedule
+from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import (
     AttentionNotExpressible,
     CapabilityUnknown,
@@ -35,20 +24,31 @@ from meshwright.ir.errors import (
     ScheduleNotExpressible,
     StorageNotExpressible,
 )
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import CONTEXT, Degrees, template
 from meshwright.ir.names.stages import layer_calls
-from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Sections, Uneven
-from meshwright.ir.precisions import PrecisionLine
-from meshwright.ir.reshard import MOVES
+from meshwright.ir.program.lower_body import Lowering, lower_body
 from meshwright.ir.schedules import SCHEDULES
-from meshwright.ir.workload import PRECISIONS, STACKS, STYLES, Workload
-from meshwright.planner.unlike import neighbours, over_parts
+from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Sections, Uneven
+from meshwright.ir.sharding.reshard import MOVES
+from meshwright.ir.target.capabilities import (
+    ANY,
+    LAYOUTS,
+    RECOMPUTE,
+    STORAGE,
+    Capabilities,
+    Line,
+    ScheduleLine,
+    layout_names,
+)
+from meshwright.ir.target.combined import CAST, COMBINED
+from meshwright.ir.target.precisions import PrecisionLine
+from meshwright.ir.target.workload import PRECISIONS, STACKS, STYLES, Workload
+from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 from tests.ir.test_interp_step import PLANS
 from tests.llama_block import Sizes, block, model
 from tests.models import perceptron_fold

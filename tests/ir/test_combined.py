@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.capabilities import ANY, Capabilities, Line, ScheduleLine, layout_names
-from meshwright.ir.combined import CAST, COMBINED, compiled_statistics, contexts
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
+from meshwright.ir.analysis.fused import cut_apart
+from meshwright.ir.analysis.loops import body_loops
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
+from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import CapabilityUnknown
-from meshwright.ir.factors import body_loops
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.fused import cut_apart
-from meshwright.ir.graph import Graph
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, name_of, template
 from meshwright.ir.names.words import loops_split
-from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Placement, Sections, Uneven
+from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Placement, Sections, Uneven
+from meshwright.ir.target.capabilities import ANY, Capabilities, Line, ScheduleLine, layout_names
+from meshwright.ir.target.combined import CAST, COMBINED, compiled_statistics, contexts
 from tests.build import Builder
 from tests.llama_block import model
 

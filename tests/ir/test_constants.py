@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from meshwright.ir.constants import Constant, Data, Held, batched, resized
+from meshwright.ir.graph.constants import Constant, Data, Held, batched, resized
 
 TABLE = Held(path="rotary.inv_freq", relative=True, buffer=True)
 LISTED = Held(path="tables", relative=False, buffer=False, keys=(1, "long"))

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 
 from meshwright.ir import errors
-from meshwright.ir.adjoint import Strategy, apply
+from meshwright.ir.analysis.saved import saved
 from meshwright.ir.errors import IRError
-from meshwright.ir.fold import Body, FromPrevious
-from meshwright.ir.graph import Graph, Op, Type, Update
-from meshwright.ir.mesh import Mesh, MeshAxis
-from meshwright.ir.placement import Partial, Placement, Uneven
-from meshwright.ir.reshard import reshard
+from meshwright.ir.graph.fold import Body, FromPrevious
+from meshwright.ir.graph.graph import Graph, Op, Type, Update
+from meshwright.ir.graph.text import graph_text, parse_graph
 from meshwright.ir.rules.base import Factor, Law, Role, Save, Signature, expand, infer, rule
-from meshwright.ir.saved import saved
-from meshwright.ir.text import graph_text, parse_graph
-from meshwright.ir.verify import verify_fold, verify_graph, verify_rule
+from meshwright.ir.sharding.adjoint import Strategy, apply
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.sharding.placement import Partial, Placement, Uneven
+from meshwright.ir.sharding.reshard import reshard
+from meshwright.ir.verify.graphs import verify_fold, verify_graph, verify_rule
 from tests.build import Builder
 from tests.models import embed_body, head_body, layer_body, llama, llama_fold
 

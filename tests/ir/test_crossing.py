@@ -8,9 +8,9 @@ from math import prod
 
 import pytest
 
-from meshwright.ir.crossing import End, messages
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement, length
+from meshwright.ir.program.crossing import End, messages
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, length
 
 SHAPE = (4, 8, 6)
 

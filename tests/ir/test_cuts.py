@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.ir.cuts import Cut, cuts
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, unfold
-from meshwright.ir.graph import Input, Type
+from meshwright.ir.analysis.cuts import Cut, cuts
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, unfold
+from meshwright.ir.graph.graph import Input, Type
 from tests.build import Builder
 from tests.models import (
     LABELS,

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage, verify_decisions
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage, verify_decisions
 from meshwright.ir.errors import (
     BodyUnknown,
     BodyUnplanned,
@@ -25,10 +24,11 @@ from meshwright.ir.errors import (
     StageEmpty,
     StoredParamUnknown,
 )
-from meshwright.ir.fold import Fold
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement, State
-from meshwright.ir.text import parse_fold
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.text import parse_fold
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, State
 
 PAIR = Mesh.parse("dp=2")
 

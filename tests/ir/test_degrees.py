@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import BatchIndivisible, DegreeImpossible, LayersIndivisible, RanksMismatch
-from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, uses
 from meshwright.ir.names.counts import among, check_ranks, divisors, indivisible, microbatches
 from meshwright.ir.names.degrees import recompute_parts
 from meshwright.ir.names.stages import shared
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG
 
 # Counts --------------------------------------------------------------------------------------------------------------
 

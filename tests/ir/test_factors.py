@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.ir.analysis.loops import Loop, Loops, atoms_of, body_loops, loops, resized, stem, value_labels
 from meshwright.ir.errors import FactorUndeclared
-from meshwright.ir.factors import Loop, Loops, atoms_of, body_loops, loops, resized, stem, value_labels
-from meshwright.ir.fold import unfolded_short
-from meshwright.ir.graph import Graph, Type
+from meshwright.ir.graph.fold import unfolded_short
+from meshwright.ir.graph.graph import Graph, Type
 from meshwright.ir.same import Same
 from tests.build import Builder
 from tests.llama_block import Sizes, model

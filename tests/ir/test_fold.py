@@ -8,9 +8,19 @@ from dataclasses import replace
 import pytest
 
 from meshwright.ir.errors import FoldBroken, FoldInstances, FoldPort, MeshwrightError
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, joined, shortened, unfolded
-from meshwright.ir.graph import Graph
-from meshwright.ir.text import graph_text, parse_fold, parse_graph
+from meshwright.ir.graph.fold import (
+    Body,
+    Fold,
+    FromInput,
+    FromPrevious,
+    FromSegment,
+    Segment,
+    joined,
+    shortened,
+    unfolded,
+)
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.graph.text import graph_text, parse_fold, parse_graph
 
 TEXT = """fold
   input %t: i64[2]

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from meshwright.ir.errors import CopiesDiffer
-from meshwright.ir.graph import Type
-from meshwright.ir.interp import Kernels, collect, shard, take, untake
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.interp.bodies import Kernels, collect, shard, take, untake
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement
 
 Array = NDArray[np.float64]
 

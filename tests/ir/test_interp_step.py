@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.backends.torch_.verify.step import Data, random_data, step_differences
+from meshwright.backends.torch_.verify.interpreted.step import Data, random_data, step_differences
 from meshwright.ir.errors import NoLoss
-from meshwright.ir.fold import Fold
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.schedules import named
 from tests.llama_block import Sizes, model

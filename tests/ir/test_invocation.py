@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from meshwright.ir.graph import Attr, Graph, Input, Op, Type
-from meshwright.ir.invocation import arguments, filled, plain, written
-from meshwright.ir.text import graph_text, parse_graph
+from meshwright.ir.graph.graph import Attr, Graph, Input, Op, Type
+from meshwright.ir.graph.invocation import arguments, filled, plain, written
+from meshwright.ir.graph.text import graph_text, parse_graph
 
 CALL: Attr = (
     ("", ("list", ("tensor", 1), None, ("tensor", 0))),

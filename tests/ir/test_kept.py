@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.analysis.saved import saved_bytes
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import UnknownStyle, WrongKept
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shape import Shape
-from meshwright.ir.frontends.shape_toml import build
-from meshwright.ir.graph import Graph
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.frontends.torch_.sources.shape_toml import build
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import BodyProgram, Program
-from meshwright.ir.saved import saved_bytes
-from meshwright.ir.verify_meaning import verify_body_meaning, verify_meaning
-from meshwright.ir.workload import ATTENTION, STACKS, STYLES
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import BodyProgram, Program
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import ATTENTION, STACKS, STYLES
+from meshwright.ir.verify.meaning import verify_body_meaning, verify_meaning
 from tests.e2e.spine import BY_NAME
 from tests.ir.test_saved import GRAPHS
 

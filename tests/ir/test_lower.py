@@ -8,16 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.errors import PlannedValueUnknown
-from meshwright.ir.lower import BodyCache, lower
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.text import parse_fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import BodyProgram, Program
-from meshwright.ir.text import parse_fold
-from meshwright.ir.verify_meaning import verify_body_meaning
-from meshwright.ir.verify_program import verify_body
+from meshwright.ir.program.lower import BodyCache, lower
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import BodyProgram, Program
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.verify.meaning import verify_body_meaning
+from meshwright.ir.verify.programs import verify_body
 from tests.llama_block import block, megatron, model
 from tests.models import perceptron_fold
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan, Storage
+from meshwright.ir.decisions.decisions import BodyPlan, Storage
 from meshwright.ir.errors import StorageConflict
-from meshwright.ir.graph import Graph
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement, State
-from meshwright.ir.program import BodyProgram
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import BodyProgram
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, State
 from tests.build import Builder
 
 

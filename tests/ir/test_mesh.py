@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.ir.errors import MeshSyntax, UnknownAxis
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.sharding.mesh import Mesh
 from tests.ir.strategies import meshes
 
 

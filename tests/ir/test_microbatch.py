@@ -1,7 +1,7 @@
 import pytest
 
-from meshwright.ir.graph import Graph
-from meshwright.ir.microbatch import Blocker, microbatch
+from meshwright.ir.analysis.microbatch import Blocker, microbatch
+from meshwright.ir.graph.graph import Graph
 from tests.build import Builder
 from tests.models import B, F, H, S, llama
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.adjoint import Split
+from meshwright.ir.analysis.loops import body_loops
 from meshwright.ir.errors import (
     BatchIndivisible,
     DegreeImpossible,
@@ -22,13 +22,13 @@ from meshwright.ir.errors import (
     SequenceIndivisible,
     WidthIndivisible,
 )
-from meshwright.ir.factors import body_loops
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.shape import Shape
-from meshwright.ir.frontends.shape_toml import build
-from meshwright.ir.lower import lower
+from meshwright.ir.frontends.torch_.sources.shape_toml import build
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, template, uses
+from meshwright.ir.program.lower import lower
+from meshwright.ir.sharding.adjoint import Split
 from tests.llama_block import Sizes, model
 
 FOLD = model()

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import OffloadImpossible, PlanRepeated
-from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, check, template
-from meshwright.ir.offload import Offload
-from meshwright.ir.program import Program
-from meshwright.ir.program_text import parse_program, program_text
-from meshwright.ir.verify_meaning import verify_meaning
-from meshwright.ir.verify_program import verify_body, verify_program
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import Program
+from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.verify.meaning import verify_meaning
+from meshwright.ir.verify.programs import verify_body, verify_program
 from tests.llama_block import model
 
 

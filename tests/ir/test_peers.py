@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.graph import Type
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.peers import At, peers_of, seen
-from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Local, Run, Stage
-from meshwright.ir.text import parse_graph
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.graph.text import parse_graph
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import BodyProgram, Local, Run, Stage
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.peers import At, peers_of, seen
+from meshwright.ir.sharding.placement import Placement
 
 GRAPH = parse_graph("graph\n  input %x: f32[12, 12]\n  %y: f32[12, 12] = neg(%x)\n  output %y\n")
 MESH = Mesh.parse("dp=2 tp=3")

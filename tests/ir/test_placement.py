@@ -18,8 +18,8 @@ from meshwright.ir.errors import (
     UnknownAxis,
     UnknownReduction,
 )
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import (
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import (
     CONTIGUOUS,
     ZIGZAG,
     Layout,

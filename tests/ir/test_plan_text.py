@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
+from meshwright.ir.decisions.json import KEYS, decisions_from_json, decisions_to_json, key_of
+from meshwright.ir.decisions.offload import Offload
+from meshwright.ir.decisions.text import decisions_text, parse_decisions
 from meshwright.ir.errors import (
     MeshSyntax,
     MeshwrightError,
@@ -23,19 +25,17 @@ from meshwright.ir.errors import (
     PlanVersion,
     RanksOverlap,
 )
-from meshwright.ir.graph import Graph, Update
+from meshwright.ir.graph.graph import Graph, Update
 from meshwright.ir.limits import GLOBAL_BATCH
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.offload import Offload
-from meshwright.ir.placement import Placement, State
-from meshwright.ir.plan_json import KEYS, decisions_from_json, decisions_to_json, key_of
-from meshwright.ir.plan_text import decisions_text, parse_decisions
-from meshwright.ir.program import BodyProgram, Program
-from meshwright.ir.program_text import parse_program, program_text
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import BodyProgram, Program
+from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, State
+from meshwright.ir.target.workload import STACKS, Workload
 from tests.build import Builder
 from tests.ir.strategies import any_names, decisions, graphs
 from tests.ir.test_interp_step import PLANS

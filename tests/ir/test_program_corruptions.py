@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.capabilities import ANY, Line
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, verify_decisions
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, verify_decisions
+from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import (
     ActionMismatch,
     ActionSyntax,
@@ -64,14 +63,11 @@ from meshwright.ir.errors import (
     WrongType,
     WrongUpdate,
 )
-from meshwright.ir.graph import Type
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.graph import Type
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.offload import Offload
-from meshwright.ir.placement import Placement, State
-from meshwright.ir.program import (
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import (
     Action,
     Add,
     BodyProgram,
@@ -86,9 +82,13 @@ from meshwright.ir.program import (
     Tie,
     results_of,
 )
-from meshwright.ir.reshard import Step
-from meshwright.ir.verify_meaning import verify_body_meaning, verify_meaning
-from meshwright.ir.verify_program import verify_body, verify_program
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, State
+from meshwright.ir.sharding.reshard import Step
+from meshwright.ir.target.capabilities import ANY, Line
+from meshwright.ir.verify.meaning import verify_body_meaning, verify_meaning
+from meshwright.ir.verify.programs import verify_body, verify_program
 from tests.build import Builder
 from tests.llama_block import model
 

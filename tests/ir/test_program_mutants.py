@@ -15,18 +15,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.backends.torch_.verify.compare import program_differences, random_values
+from meshwright.backends.torch_.verify.interpreted.compare import program_differences, random_values
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.lower import lower
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.text import graph_text
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.placement import Placement
-from meshwright.ir.program import Add, BodyProgram, Compute, Gradient, Move, Ring, Statement, operands_of, results_of
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import (
+    Add,
+    BodyProgram,
+    Compute,
+    Gradient,
+    Move,
+    Ring,
+    Statement,
+    operands_of,
+    results_of,
+)
 from meshwright.ir.rules.base import infer
-from meshwright.ir.text import graph_text
-from meshwright.ir.verify_meaning import verify_body_meaning, verify_meaning
-from meshwright.ir.verify_program import verify_body
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.verify.meaning import verify_body_meaning, verify_meaning
+from meshwright.ir.verify.programs import verify_body
 from tests.llama_block import model
 from tests.random_graphs import MESHES, random_graph, random_plan
 

@@ -6,12 +6,9 @@ from math import inf
 
 import pytest
 
-from meshwright.ir.adjoint import Strategy
 from meshwright.ir.errors import PlanSyntax
-from meshwright.ir.graph import Type, Update
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Padded, Placement
-from meshwright.ir.program import (
+from meshwright.ir.graph.graph import Type, Update
+from meshwright.ir.program.program import (
     Action,
     Add,
     BodyProgram,
@@ -34,10 +31,13 @@ from meshwright.ir.program import (
     results_of,
     values_read,
 )
-from meshwright.ir.program_text import parse_program, program_text
-from meshwright.ir.reshard import Step
+from meshwright.ir.program.text import parse_program, program_text
 from meshwright.ir.rules.base import Signature
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Padded, Placement
+from meshwright.ir.sharding.reshard import Step
+from meshwright.ir.target.workload import STACKS, Workload
 
 WORKLOAD = Workload(global_batch=8, seq=16, stack=STACKS["megatron"])
 DP, ONE = Mesh.parse("dp=2"), Mesh()

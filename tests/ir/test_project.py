@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
+from meshwright.ir.decisions.project import Sizes, layers_of, projected, sizes_of
 from meshwright.ir.errors import NoTwin
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.graph import Graph
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement, Sections, State
-from meshwright.ir.project import Sizes, layers_of, projected, sizes_of
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, Sections, State
 from tests.build import Builder
 from tests.llama_block import Sizes as Model
 from tests.llama_block import model

@@ -10,9 +10,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.backends.torch_.verify.compare import differences, random_values
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.text import graph_text
+from meshwright.backends.torch_.verify.interpreted.compare import differences, random_values
+from meshwright.ir.graph.text import graph_text
+from meshwright.ir.sharding.mesh import Mesh
 from tests.random_graphs import MESHES, random_graph, random_plan
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.ir.analysis.rebatch import batch_of, in_proportion, with_batch
 from meshwright.ir.errors import CannotRebatch
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.rebatch import batch_of, in_proportion, with_batch
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.graph.text import fold_text
 from meshwright.ir.rules import register_rule, unregister_rule
-from meshwright.ir.text import fold_text
-from meshwright.ir.verify import verify_fold
+from meshwright.ir.verify.graphs import verify_fold
 from tests.build import Builder
 from tests.e2e.spine import BATCH, BY_NAME, EXAMPLES, SEQ, STRUCTURES, SpineModel, captured
 

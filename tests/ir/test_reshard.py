@@ -12,16 +12,26 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from meshwright.backends.torch_.verify.compare import TOLERANCE, spread
-from meshwright.backends.torch_.verify.simulate import TorchKernels
+from meshwright.backends.torch_.verify.interpreted.compare import TOLERANCE, spread
+from meshwright.backends.torch_.verify.interpreted.simulate import TorchKernels
 from meshwright.ir.errors import NoReshard
-from meshwright.ir.graph import Type
-from meshwright.ir.interp import collect, move
-from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.interp.bodies import collect, move
 from meshwright.ir.names.storage import cut_further
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Padded, Partial, Placement, Sections, Shard
-from meshwright.ir.program import Local, Move
-from meshwright.ir.reshard import FREE, MOVES, Step, after, at_once, given_elements, path, reshard, traffic_bytes
+from meshwright.ir.program.program import Local, Move
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Padded, Partial, Placement, Sections, Shard
+from meshwright.ir.sharding.reshard import (
+    FREE,
+    MOVES,
+    Step,
+    after,
+    at_once,
+    given_elements,
+    path,
+    reshard,
+    traffic_bytes,
+)
 from tests.ir.strategies import layouts
 
 SHAPE = (32, 64)

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Move
-from meshwright.ir.reshard import MOVES
-from meshwright.ir.routes import routed
+from meshwright.ir.program.program import Move
+from meshwright.ir.program.routes import routed
+from meshwright.ir.program.spread import spread_of
 from meshwright.ir.same import Same
-from meshwright.ir.spread import spread_of
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.reshard import MOVES
 from tests.llama_block import Sizes, model
 
 FOLD = model(Sizes(layers=2, batch=4))

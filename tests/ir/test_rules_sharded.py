@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.backends.torch_.verify.rules import split_differences, strategies
+from meshwright.backends.torch_.verify.interpreted.rules import split_differences, strategies
 from meshwright.ir.errors import CopiesDiffer
 from meshwright.ir.rules import Law, Role, Signature, infer, kinds
 from meshwright.ir.rules import base as rules

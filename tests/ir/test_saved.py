@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.verify.eager import DTYPES, EAGER
+from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, EAGER
+from meshwright.ir.analysis.saved import STYLES, SavedTensor, Step, made_again, reads, saved, saved_bytes
 from meshwright.ir.errors import UnknownStyle
-from meshwright.ir.graph import Graph
-from meshwright.ir.program import Kernels
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.program.program import Kernels
 from meshwright.ir.rules.base import Signature, infer, rule_of, signature_of
-from meshwright.ir.saved import STYLES, SavedTensor, Step, made_again, reads, saved, saved_bytes
 from tests import llama_block
 from tests.build import Builder
 from tests.samples import sample

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.backends.torch_.verify.step import step_differences
-from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, Storage
+from meshwright.backends.torch_.verify.interpreted.step import step_differences
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan, Storage
+from meshwright.ir.decisions.project import projected, sizes_of
+from meshwright.ir.decisions.text import decisions_text, parse_decisions
 from meshwright.ir.errors import SharesImpossible
-from meshwright.ir.fold import Fold
-from meshwright.ir.lower import lower
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.peers import peers_of, seen_by
-from meshwright.ir.placement import Placement, State, Uneven
-from meshwright.ir.plan_text import decisions_text, parse_decisions
-from meshwright.ir.program import Program, Stage
-from meshwright.ir.program_text import program_text
-from meshwright.ir.project import projected, sizes_of
-from meshwright.ir.shares import (
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import Program, Stage
+from meshwright.ir.program.text import program_text
+from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.peers import peers_of, seen_by
+from meshwright.ir.sharding.placement import Placement, State, Uneven
+from meshwright.ir.sharding.shares import (
     apportioned,
     axis_of,
     batch_shares,
@@ -30,8 +30,8 @@ from meshwright.ir.shares import (
     state_shares,
     weights_of,
 )
-from meshwright.ir.verify_meaning import verify_meaning
-from meshwright.ir.verify_program import verify_program
+from meshwright.ir.verify.meaning import verify_meaning
+from meshwright.ir.verify.programs import verify_program
 from tests.llama_block import Sizes, model
 
 CASES = {

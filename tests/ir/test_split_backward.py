@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.ir.decisions import Decisions
-from meshwright.ir.lower import lower
+from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.names import template
-from meshwright.ir.program import BodyProgram, Gradient, Statement, results_of, values_read
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import BodyProgram, Gradient, Statement, results_of, values_read
+from meshwright.ir.program.split_backward import halves
 from meshwright.ir.schedules import work_of
-from meshwright.ir.split_backward import halves
 from tests.ir.test_interp_step import PLANS, SPLIT
 from tests.llama_block import model
 

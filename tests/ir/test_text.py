@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.ir.errors import FoldBroken, GraphSyntax, UsedBeforeDefinition
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment
-from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
-from meshwright.ir.text import fold_text, graph_text, parse_fold, parse_graph
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment
+from meshwright.ir.graph.graph import Graph, Input, Op, Param, Type, Update
+from meshwright.ir.graph.text import fold_text, graph_text, parse_fold, parse_graph
 from tests.ir.strategies import any_names, graphs
 
 EXAMPLE = """\
@@ -209,9 +209,13 @@ UNREADABLE: dict[str, tuple[str, str, str]] = {
     f"{ONE}  # a comment\n  output\t%x ?": (
         "line 4, column 13",
         "cannot read '?'",
-        "see the grammar in meshwright.ir.text",
+        "see the grammar in meshwright.ir.graph.text",
     ),
-    f"{ONE}fold\n": ("line 3, column 1", "found 'fold'", "write a statement of the grammar in meshwright.ir.text"),
+    f"{ONE}fold\n": (
+        "line 3, column 1",
+        "found 'fold'",
+        "write a statement of the grammar in meshwright.ir.graph.text",
+    ),
 }
 
 
@@ -276,7 +280,7 @@ UNREADABLE_FOLDS: dict[tuple[str, str], tuple[str, str, str]] = {
     ("wire 0 %x", "wire 0 segment 0[0] 0"): ("line 17, column 25", "found '0'", "write '.'"),
     ("loss 0", "loss %x"): ("line 22, column 8", "found '%x'", "write the index of an output"),
     ("loss 0", "lost 0"): (
-        "line 22, column 3", "found 'lost'", "write a statement of the grammar in meshwright.ir.text",
+        "line 22, column 3", "found 'lost'", "write a statement of the grammar in meshwright.ir.graph.text",
     ),
     ('"m"', "m"): ("line 15, column 11", "found 'm'", "write a module path"),
 }  # fmt: skip

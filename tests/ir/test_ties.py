@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from meshwright.ir.errors import TieMissing
-from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Move, Program
-from meshwright.ir.ties import added, with_added
-from meshwright.ir.units import Part
-from meshwright.ir.verify_meaning import verify_meaning
-from meshwright.ir.verify_program import verify_program
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import Move, Program
+from meshwright.ir.program.ties import added, with_added
+from meshwright.ir.program.units import Part
+from meshwright.ir.verify.meaning import verify_meaning
+from meshwright.ir.verify.programs import verify_program
 from tests.llama_block import model
 
 FOLD = model(tied=True)

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.backends.torch_.verify.step import random_data, step_differences
+from meshwright.backends.torch_.verify.interpreted.step import random_data, step_differences
 from meshwright.ir.errors import MeshwrightError, MissingGradient, StorageConflict, TieMissing
-from meshwright.ir.fold import Fold
-from meshwright.ir.lower import lower
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Add, BodyProgram, Move, ParamSlot, Program
-from meshwright.ir.program_text import parse_program, program_text
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import Add, BodyProgram, Move, ParamSlot, Program
+from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.program.units import Part, shared, sharing
 from meshwright.ir.same import Same
-from meshwright.ir.units import Part, shared, sharing
-from meshwright.ir.verify_meaning import verify_meaning
-from meshwright.ir.verify_program import verify_program
+from meshwright.ir.verify.meaning import verify_meaning
+from meshwright.ir.verify.programs import verify_program
 from tests.llama_block import model
 
 FOLD = model(tied=True)

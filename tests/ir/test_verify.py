@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.ir.errors import FoldTie, IRError
-from meshwright.ir.fold import Body, Fold, unfold
-from meshwright.ir.graph import Graph
+from meshwright.ir.graph.fold import Body, Fold, unfold
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.graph.text import parse_graph
 from meshwright.ir.rules import Role, kinds, register_rule, unregister_rule
 from meshwright.ir.rules.base import Signature
-from meshwright.ir.text import parse_graph
-from meshwright.ir.verify import verified_rule, verify_fold, verify_graph
+from meshwright.ir.verify.graphs import verified_rule, verify_fold, verify_graph
 from tests.build import Builder
 from tests.ir.strategies import attrs
 from tests.models import embed_body, head_body, llama, llama_fold

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from meshwright.ir.errors import ActionMismatch, MeshwrightError, WaitCircle, WorkForeign, WorkMiscounted
-from meshwright.ir.graph import Type
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement
-from meshwright.ir.program import Action, Program, Stage, Transfer
-from meshwright.ir.program_text import parse_program
-from meshwright.ir.verify_actions import crossings, verify_actions
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.program.program import Action, Program, Stage, Transfer
+from meshwright.ir.program.text import parse_program
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.verify.actions import crossings, verify_actions
 
 
 def hop(from_stage: int, to_stage: int, *, differentiable: bool = True) -> Transfer:

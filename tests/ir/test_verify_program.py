@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan, Storage
+from meshwright.ir.decisions.decisions import BodyPlan, Storage
 from meshwright.ir.errors import (
     GradientMixed,
     GradientTwice,
@@ -36,14 +35,15 @@ from meshwright.ir.errors import (
     WrongType,
     WrongUpdate,
 )
-from meshwright.ir.graph import Type, Update
-from meshwright.ir.lower_body import Lowering, lower_body
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement, State
-from meshwright.ir.program import Add, BodyProgram, Gradient, Kept, Local, Statement, Zero
-from meshwright.ir.text import parse_graph
-from meshwright.ir.verify_meaning import verify_body_meaning
-from meshwright.ir.verify_program import verify_body
+from meshwright.ir.graph.graph import Type, Update
+from meshwright.ir.graph.text import parse_graph
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.program import Add, BodyProgram, Gradient, Kept, Local, Statement, Zero
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, State
+from meshwright.ir.verify.meaning import verify_body_meaning
+from meshwright.ir.verify.programs import verify_body
 
 GRAPH = parse_graph("""graph
   input %x: f32[4, 8] grad

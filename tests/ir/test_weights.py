@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.backends.torch_.verify.apart import Apart
+from meshwright.ir.analysis.weights import COUNT, MEAN, SUM, Weight, counted_in, weights_of
 from meshwright.ir.errors import EmissionLoss
-from meshwright.ir.fold import Body, Fold, FromInput, FromSegment, Segment
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.torch_export import trace
-from meshwright.ir.graph import Input
+from meshwright.ir.frontends.torch_.tracing.export import trace
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromSegment, Segment
+from meshwright.ir.graph.graph import Input
 from meshwright.ir.same import Same
-from meshwright.ir.weights import COUNT, MEAN, SUM, Weight, counted_in, weights_of
 from tests.build import Builder
 
 ROWS, CLASSES = 8, 5

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from meshwright.ir.analysis.saved import saved_bytes
 from meshwright.ir.frontends.contract import Hooks, Source, load_factory
-from meshwright.ir.frontends.moe import use_with_transformers
-from meshwright.ir.frontends.torch_export import Step, trace
-from meshwright.ir.graph import Graph
+from meshwright.ir.frontends.torch_.operators.moe import use_with_transformers
+from meshwright.ir.frontends.torch_.tracing.export import Step, trace
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.rules import rule_of
-from meshwright.ir.saved import saved_bytes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BATCH, SEQ = 2, 32

@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.limits import GLOBAL_BATCH, HEADS, SEQ
-from meshwright.ir.workload import (
+from meshwright.ir.target.workload import (
     COPY_BYTES,
     OPTIMIZERS,
     PRECISIONS,

@@ -5,10 +5,10 @@ Its prices are made up and follow from the program alone, so tests can compute t
 
 from __future__ import annotations
 
-from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
-from meshwright.ir.program import BodyProgram, Program
-from meshwright.planner.estimate import in_flight
+from meshwright.ir.program.program import BodyProgram, Program
+from meshwright.planner.answer.estimate import in_flight
 
 STATEMENT_S = 1e-4
 MARGIN = 0.9

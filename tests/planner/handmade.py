@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.cost_models.prediction import Held, Prediction, StagePrediction
-from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.workload import Workload
-from meshwright.planner.pins import Config, fill, parse
-from meshwright.planner.plan_types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival
+from meshwright.planner.question.pins import Config, fill, parse
 
 GIB = 2**30
 
@@ -106,7 +106,7 @@ def plan(**words: Any) -> Plan:
         "bounds": bounds(),
         "baselines": (rival("data parallel", None, "not possible"), rival("fsdp", "zero=3", "+1 s tensor", slower=1.5)),
         "alternatives": (rival("", "tp=8,zero=0", "+2 s host", slower=2.0),),
-        "binding": (Binding(kind="heads", what="tp=8: 4 heads"), Binding(kind="wish", what="tp was to be 2")),
+        "binding": (Binding(kind="heads", what="tp=8: 4 heads"), Binding(kind="constraint", what="tp was to be 2")),
         "provenance": Provenance(
             meshwright="1", profile="published", profile_digest="cd34", weakest="datasheet", seed=0
         ),

@@ -5,20 +5,20 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.cluster_toml import read
 from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
-from meshwright.ir.decisions import Decisions
-from meshwright.ir.fold import Fold
+from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.program import Program
-from meshwright.ir.workload import Workload, stack_named
-from meshwright.planner.pins import Config, fill, parse
-from meshwright.planner.pricing import Folds, Setting, target_of
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.program.program import Program
+from meshwright.ir.target.workload import Workload, stack_named
+from meshwright.planner.question.pins import Config, fill, parse
+from meshwright.planner.question.pricing import Folds, Setting, target_of
 
 ROOT = Path(__file__).parents[2]
 LLAMA = str(ROOT / "examples" / "configs" / "llama-3.1-8b")

@@ -6,11 +6,11 @@ from argparse import Namespace
 from functools import cache
 from pathlib import Path
 
-from meshwright.planner.cli import VERBS, build_parser, with_verb
-from meshwright.planner.estimate import Ask
-from meshwright.planner.plan import read_asked
-from meshwright.planner.pricing import Setting
-from meshwright.planner.wishes import Asked
+from meshwright.planner.cli.main import VERBS, build_parser, with_verb
+from meshwright.planner.cli.verbs.plan import read_asked
+from meshwright.planner.question.ask import Ask
+from meshwright.planner.question.constraints import Asked
+from meshwright.planner.question.pricing import Setting
 
 TINY = f"{Path(__file__).parents[2] / 'examples' / 'llama.py'}:tiny"
 """Four blocks, four key-value heads."""

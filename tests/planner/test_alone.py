@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from meshwright.backends.torch_.verify import fake
-from meshwright.backends.torch_.verify.fake import Counted, counted
+from meshwright.backends.torch_.verify.run import fake
+from meshwright.backends.torch_.verify.run.fake import Counted, counted
 from meshwright.ir.errors import RanksFailed, VerificationTooLarge
-from meshwright.planner import alone
-from meshwright.planner.alone import Alone, each_alone
-from meshwright.planner.cli import main
-from meshwright.planner.verify import MISMATCH
+from meshwright.planner.check import alone
+from meshwright.planner.check.alone import Alone, each_alone
+from meshwright.planner.cli.exits import MISMATCH
+from meshwright.planner.cli.main import main
 from tests.backends.torch_.emitted import subject
 from tests.planner.solved import TINY
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.planner.baselines import baselines
+from meshwright.planner.space.baselines import baselines
 from tests.planner.test_space import space
 
 

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.cluster_toml import read
-from meshwright.cost_models.collectives import collective
+from meshwright.cost_models.collectives.collective import collective
+from meshwright.cost_models.collectives.topology import group_shape
 from meshwright.cost_models.cost import Cost
-from meshwright.cost_models.ledger import PHASES
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.toml import read
+from meshwright.cost_models.ledger.ledger import PHASES
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
-from meshwright.cost_models.topology import group_shape
-from meshwright.ir.workload import STACKS
-from meshwright.planner import bases
-from meshwright.planner.bases import Base, Held, Piece, Room, Seconds, copies, places, seconds
-from meshwright.planner.bounds import Bounds, Common, Load, Wires
-from meshwright.planner.flights import Flight
-from meshwright.planner.pins import Config, fill, parse
-from meshwright.planner.space import Storage
+from meshwright.ir.target.workload import STACKS
+from meshwright.planner.bounds import bases
+from meshwright.planner.bounds.bases import Base, Held, Piece, Room, Seconds, copies, places, seconds
+from meshwright.planner.bounds.bounds import Bounds, Common, Load, Wires
+from meshwright.planner.bounds.in_flight import Flight
+from meshwright.planner.question.pins import Config, fill, parse
+from meshwright.planner.space.declared import Storage
 from tests.planner import told
 from tests.planner.refining import SMALL, Case, example, hosts
 

@@ -13,7 +13,7 @@ import pytest
 
 from meshwright import __version__
 from meshwright.ir.errors import ShapeKeyUnknown
-from meshwright.planner.cli import VERBS, Verb, build_parser, main
+from meshwright.planner.cli.main import VERBS, Verb, build_parser, main
 
 HEAVY = ("torch", "transformers", "jax", "networkx", "rich", "numpy")
 
@@ -67,7 +67,7 @@ refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="d
 def test_help_and_usage_errors_import_nothing_heavy(argv: list[str]) -> None:
     script = f"""
 import sys
-from meshwright.planner.cli import main
+from meshwright.planner.cli.main import main
 try:
     main({argv!r})
 except SystemExit:
@@ -182,7 +182,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     """As in ``plan … | head -1``: the pipe breaks while the verb prints."""
     script = """
 import sys, types
-from meshwright.planner.cli import Verb, main
+from meshwright.planner.cli.main import Verb, main
 verb = types.ModuleType("chatty")
 def run(args):
     for _ in range(100_000):
@@ -205,7 +205,7 @@ sys.exit(main(["chat"], verbs=[Verb(name="chat", help="", arguments=lambda parse
 
 def test_a_locale_without_our_characters_is_no_error() -> None:
     program = (
-        "import sys; from meshwright.planner.cli import Verb, main\n"
+        "import sys; from meshwright.planner.cli.main import Verb, main\n"
         "import types; sys.modules['a_verb'] = types.SimpleNamespace(run=lambda args: print('… ≤') or 0)\n"
         "sys.exit(main(['act'], verbs=(Verb(name='act', help='', arguments=lambda parser: None, module='a_verb'),)))"
     )
@@ -249,9 +249,9 @@ def test_verbs_are_read_by_their_whole_names(capsys: pytest.CaptureFixture[str])
         said = " ".join(capsys.readouterr().out.split())
         assert said.startswith(f"usage: plan {verb.name} ")
         assert verb.help in said
-        assert verb.module == f"meshwright.planner.{verb.name}"
+        assert verb.module == f"meshwright.planner.cli.verbs.{verb.name}"
     for argv in (["--vers"], ["plan", "m", "--clust", "cpu:2"], ["--"]):
         with pytest.raises(SystemExit) as end:
             main(argv)
         assert end.value.code == 2
-    assert build_parser().parse_args(["schema", "plan"]).module == "meshwright.planner.schema"
+    assert build_parser().parse_args(["schema", "plan"]).module == "meshwright.planner.cli.verbs.schema"

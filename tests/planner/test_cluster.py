@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cost_models import cluster_toml
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.planner.cli import main
-from meshwright.planner.cluster import look
-from meshwright.planner.units import bytes_per_s, decimal_bytes, flops_per_s, seconds
+from meshwright.cost_models.hardware import toml as cluster_toml
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.planner.cli.main import main
+from meshwright.planner.plan.units import bytes_per_s, decimal_bytes, flops_per_s, seconds
+from meshwright.planner.question.clusters import look
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cluster.md"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import LogUnreadable
-from meshwright.planner.cli import main
-from meshwright.planner.compare import Run, check_tokens, inside, read_run, rows, to_json
-from meshwright.planner.compare_view import show
-from meshwright.planner.plan_file import load_plan
+from meshwright.planner.answer.compare import Run, check_tokens, inside, read_run, rows, to_json
+from meshwright.planner.cli.main import main
+from meshwright.planner.cli.views.compare import show
+from meshwright.planner.plan.file import load_plan
 from tests.planner.handmade import GIB, held, plan, prediction, stage
 from tests.planner.solved import ARGV
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.cluster_toml import read
-from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.decisions import BodyPlan, Schedule, StagePlan
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.workload import Workload
-from meshwright.planner.plan_schema import AGAIN, contradictions
-from meshwright.planner.plan_types import Machines, Plan, Rival
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
+from meshwright.ir.decisions.decisions import BodyPlan, Schedule, StagePlan
+from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.plan.schema import AGAIN, contradictions
+from meshwright.planner.plan.types import Machines, Plan, Rival
 from tests.planner.handmade import GIB, bounds, config, held, plan, prediction, rival, stage
 
 SPLIT = (("linear", Strategy((("tp", Split(("n",))),))),)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.decisions import Schedule
-from meshwright.planner import diff as module
-from meshwright.planner.diff import Diff, diff, kept, to_json
-from meshwright.planner.diff_view import show_diff
-from meshwright.planner.pins import Pins
-from meshwright.planner.plan_types import Plan
+from meshwright.ir.decisions.decisions import Schedule
+from meshwright.planner.answer import diff as module
+from meshwright.planner.answer.diff import Diff, diff, kept, to_json
+from meshwright.planner.cli.views.diff import show_diff
+from meshwright.planner.plan.types import Plan
+from meshwright.planner.question.pins import Pins
 from tests.planner.handmade import config, held, plan, prediction, stage
 
 

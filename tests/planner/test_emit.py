@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.backends.torch_.emit import needed
+from meshwright.backends.torch_.emit.write import needed
 from meshwright.backends.torch_.verify import emitted
 from meshwright.ir.errors import DependencyMissing, EmissionTarget, VerificationTooLarge
 from meshwright.ir.frontends.load import load_model
-from meshwright.planner import verify
-from meshwright.planner.cli import main
-from meshwright.planner.plan_file import load_plan
-from meshwright.planner.reenter import reenter
-from meshwright.planner.verify_needs import PROCESS_BYTES, needs_of
+from meshwright.planner.check.needs import PROCESS_BYTES, needs_of
+from meshwright.planner.cli.exits import MISMATCH
+from meshwright.planner.cli.main import main
+from meshwright.planner.plan.emitted import subject_of
+from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import reload
 from tests.planner.solved import TINY
 from tests.planner.twins import EXAMPLES
 
@@ -71,7 +72,7 @@ def test_a_difference_ends_with_its_exit_code(
         off=tuple(f"step 0, rank {rank}: the loss is off" for rank in range(30)),
     )
     monkeypatch.setattr(emitted, "verify", lambda jobs, **_: [wrong])
-    assert main(["verify", str(planned), "--steps", "1"]) == verify.MISMATCH
+    assert main(["verify", str(planned), "--steps", "1"]) == MISMATCH
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].endswith("DIFFERENT")
     assert printed[-1] == "and 10 more: see --json"
@@ -95,7 +96,7 @@ def test_what_takes_more_memory_than_it_may_is_not_started(planned: Path, capsys
 
 def test_what_is_needed_is_what_all_ranks_hold_side_by_side(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a step each has its peak and the model, and leaves parameters and gradients of it; twice, for fp64."""
-    subject = verify.subject_of(reenter(load_plan(str(planned))))
+    subject = subject_of(reload(load_plan(str(planned))))
     found = needs_of(subject, (1e6, 3e6), 1)
     parameters = sum(one.numel() for one in load_model(TINY).module.parameters())
     assert found.parameters == parameters

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment
-from meshwright.planner.ends import handed_on, tied
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment
+from meshwright.planner.refine.interfaces import handed_on, tied
 from tests.build import Builder
 
 

@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.profile import published
+from meshwright.ir.decisions.text import parse_decisions
 from meshwright.ir.errors import CannotRebatch, ForwardRaised
-from meshwright.ir.plan_text import parse_decisions
-from meshwright.ir.program_text import parse_program
+from meshwright.ir.program.text import parse_program
 from meshwright.ir.schedules import Shape, compute_actions
-from meshwright.planner import estimate, estimate_many, pricing
-from meshwright.planner.cli import main
-from meshwright.planner.estimate import STEPS, in_flight
+from meshwright.planner.answer import estimates
+from meshwright.planner.answer.estimate import STEPS, in_flight
+from meshwright.planner.cli.main import main
+from meshwright.planner.question import ask, pricing
 from tests.planner.flat_rates import FlatRates
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ WORKLOAD = ("--global-batch", "16", "--seq", "64")
 CLUSTER = ("--cluster", "2x4xA100")
 
 
-loaded = lru_cache(estimate.load_model)
+loaded = lru_cache(ask.load_model)
 captured: dict[object, Any] = {}
 
 
@@ -52,7 +53,7 @@ def flat_rates(monkeypatch: pytest.MonkeyPatch) -> None:
         return captured[key][0]
 
     monkeypatch.setattr(pricing, "price_of", lambda cluster: FlatRates(cluster).evaluate)
-    monkeypatch.setattr(estimate, "load_model", lambda reference, dtype: loaded(reference, dtype=dtype))
+    monkeypatch.setattr(ask, "load_model", lambda reference, dtype: loaded(reference, dtype=dtype))
     monkeypatch.setattr(pricing, "capture", capture)
 
 
@@ -339,8 +340,8 @@ def test_jobs_and_windows_change_nothing(
 ) -> None:
     path = written(tmp_path, *CONFIGS, *reversed(CONFIGS))
     one = priced(capsys, path, "--jobs", "1")
-    monkeypatch.setattr(estimate_many, "WINDOW", 3)
-    monkeypatch.setattr(estimate_many, "MOST_TOGETHER", 2)
+    monkeypatch.setattr(estimates, "WINDOW", 3)
+    monkeypatch.setattr(estimates, "MOST_TOGETHER", 2)
     assert priced(capsys, path, "--jobs", "3") == one
 
 
@@ -401,14 +402,14 @@ def test_check_asks_for_one_that_fits(capsys: pytest.CaptureFixture[str], tmp_pa
     path = written(tmp_path, *CONFIGS)
     priced(capsys, path, "--check")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimate_many.Prediction, "fits", property(lambda _: False))
+        patch.setattr(estimates.Prediction, "fits", property(lambda _: False))
         priced(capsys, path, "--check", exit_code=3)
 
 
 def test_a_lost_process_costs_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate_many, "TIME_LIMIT_S", 2.0)
+    monkeypatch.setattr(estimates, "TIME_LIMIT_S", 2.0)
     predict = pricing.Setting.predict
 
     def sabotaged(setting: pricing.Setting, config: Any, global_batch: int) -> Any:

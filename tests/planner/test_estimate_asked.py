@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from meshwright import __version__
-from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import PinRepeated, WorkloadImpossible, WorkloadMissing
-from meshwright.ir.program import Action
-from meshwright.ir.workload import Workload, stack_named
-from meshwright.planner import estimate as module
-from meshwright.planner.cli import build_parser
-from meshwright.planner.estimate import Ask, Estimate, StageWork, asked, in_flight, precision_of, to_json
-from meshwright.planner.pins import Pins
-from meshwright.planner.pricing import target_of
+from meshwright.ir.program.program import Action
+from meshwright.ir.target.workload import Workload, stack_named
+from meshwright.planner.answer.estimate import Estimate, StageWork, in_flight, to_json
+from meshwright.planner.cli.main import build_parser
+from meshwright.planner.question import ask as module
+from meshwright.planner.question.ask import Ask, asked, precision_of
+from meshwright.planner.question.pins import Pins
+from meshwright.planner.question.pricing import target_of
 from tests.planner.handmade import GIB, config, held, prediction, stage
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.workload import Workload, stack_named
-from meshwright.planner.estimate import Estimate, StageWork
-from meshwright.planner.estimate_many import Outcome
-from meshwright.planner.estimate_view import show, show_ranked
+from meshwright.ir.target.workload import Workload, stack_named
+from meshwright.planner.answer.estimate import Estimate, StageWork
+from meshwright.planner.answer.estimates import Outcome
+from meshwright.planner.cli.views.estimate import show, show_ranked
 from tests.planner.handmade import GIB, config, held, prediction, stage
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import PlanBroken, PlanOfAnotherCluster, PlanOfAnotherModel
-from meshwright.planner.cli import main
-from meshwright.planner.diff import kept
-from meshwright.planner.pins import Pins
-from meshwright.planner.plan_file import load_plan
-from meshwright.planner.plan_types import Plan
-from meshwright.planner.reenter import reenter
+from meshwright.planner.answer.diff import kept
+from meshwright.planner.cli.main import main
+from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import reload
+from meshwright.planner.plan.types import Plan
+from meshwright.planner.question.pins import Pins
 from tests.planner.solved import ARGV
 
 
@@ -160,4 +160,4 @@ def test_what_follows_from_a_pin_is_filled_in_anew(plan: Plan) -> None:
 def test_a_plan_that_has_not_what_it_says_was_asked_for_is_refused(plan: Plan) -> None:
     told = replace(plan, bounds=replace(plan.bounds, only={"recompute": ("full",)}))
     with pytest.raises(PlanBroken, match="recompute"):
-        reenter(told)
+        reload(told)

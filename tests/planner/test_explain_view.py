@@ -10,32 +10,31 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import ModulePinUnmet, PinValue
-from meshwright.planner import explain
-from meshwright.planner.emission import Passed
-from meshwright.planner.explain import Verdict, pins_text, to_json, why_not
-from meshwright.planner.explain_view import show_explained
-from meshwright.planner.module_pins import ModulePin
-from meshwright.planner.pins import Pins
-from meshwright.planner.plan_file import rival_to_json
-from meshwright.planner.plan_types import Plan
-from meshwright.planner.reenter import Reentered
-from meshwright.planner.search import Found
-from meshwright.planner.space import Wishes
-from meshwright.planner.wishes import Asked
+from meshwright.planner.answer import explain
+from meshwright.planner.answer.explain import Verdict, pins_text, to_json, why_not
+from meshwright.planner.cli.views.explain import show_explained
+from meshwright.planner.plan.file import rival_to_json
+from meshwright.planner.plan.reload import Reloaded
+from meshwright.planner.plan.types import Plan
+from meshwright.planner.question.constraints import Asked, Constraints
+from meshwright.planner.question.module_pins import ModulePin
+from meshwright.planner.question.pins import Pins
+from meshwright.planner.search.emittable import Passed
+from meshwright.planner.search.search import Found
 from tests.planner.handmade import GIB, config, held, plan, prediction, rival, stage
 
 MODULE = ModulePin("fix", "layers.*.mlp", "sharding", ("column",))
 BUBBLE = ("matmul", 1.5), ("bubble", 1.0), ("host", 0.0)
 
 
-def reentered(one: Plan | None = None, changed: tuple[str, ...] = (), step_s: float = 2.0) -> Reentered:
+def reloaded(one: Plan | None = None, changed: tuple[str, ...] = (), step_s: float = 2.0) -> Reloaded:
     """A plan taken up again, of two seconds a step."""
     nothing: Any = SimpleNamespace()
     made = one or plan()
-    return Reentered(
+    return Reloaded(
         plan=made,
         ask=nothing,
-        asked=Asked(Wishes({"tp": (2,)})),
+        asked=Asked(Constraints({"tp": (2,)})),
         setting=nothing,
         prediction=replace(made.prediction, step_time_s=step_s),
         changed=changed,
@@ -68,9 +67,9 @@ def answered(
         return SimpleNamespace(best=usual["best"], complete=usual["complete"], search=search, setting=setting)
 
     monkeypatch.setattr(explain, "solve", solve)
-    verdict = why_not(reentered(), pins, modules=modules)
+    verdict = why_not(reloaded(), pins, modules=modules)
     assert asked[0].modules == modules
-    assert asked[0].wishes.only == {"tp": (pins.tp,)}
+    assert asked[0].constraints.only == {"tp": (pins.tp,)}
     return verdict
 
 
@@ -170,7 +169,7 @@ TENSOR = (
 def test_a_verdict_in_print(capsys: pytest.CaptureFixture[str]) -> None:
     """What the other does, and the plan does not; not what both do."""
     other = replace(rival("", "tp=8,zero=0", "lost", slower=1.5), differences=(("host", 1.5), ("bubble", -0.5)))
-    lines = printed(capsys, reentered(step_s=2.25), "tp=8", Verdict(word="slower", why="so it is", rival=other))
+    lines = printed(capsys, reloaded(step_s=2.25), "tp=8", Verdict(word="slower", why="so it is", rival=other))
     assert lines == [
         f"{PLAN}  2.25 s",
         "why not  tp=8?  slower: so it is",
@@ -191,21 +190,21 @@ def test_a_verdict_in_print(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("other", [None, rival("", None, "not possible")])
 def test_a_verdict_without_another_plan(capsys: pytest.CaptureFixture[str], other: Any) -> None:
-    lines = printed(capsys, reentered(), "tp=8", Verdict(word="cannot be", why="so it is", rival=other))
+    lines = printed(capsys, reloaded(), "tp=8", Verdict(word="cannot be", why="so it is", rival=other))
     assert lines == [f"{PLAN}  2 s", "why not  tp=8?  cannot be: so it is"]
 
 
 def test_a_plan_is_shown_and_priced_again_where_something_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, reentered(), "", None)
+    lines = printed(capsys, reloaded(), "", None)
     assert lines[0] == "small.toml  digest ab12"
     assert lines[-1] == "note: another"
-    again = printed(capsys, reentered(changed=("the cluster",), step_s=3.0), "", None)
+    again = printed(capsys, reloaded(changed=("the cluster",), step_s=3.0), "", None)
     assert again == [*lines, "priced again: a step takes 3 s; it was planned to take 2 s"]
 
 
 def test_an_explanation_as_json() -> None:
     other = rival("", "tp=8,zero=0", "lost", slower=1.5)
-    again = reentered(changed=("the cluster",), step_s=3.0)
+    again = reloaded(changed=("the cluster",), step_s=3.0)
     told = to_json(again, Pins(tp=8), Verdict(word="slower", why="so it is", rival=other), (MODULE,))
     assert told == {
         "plan": {"file": "plan.json", "config": again.plan.config.to_json(), "step_time_s": 3.0},
@@ -214,7 +213,7 @@ def test_an_explanation_as_json() -> None:
         "shares": {"matmul": 1.5, "bubble": 0.5, "host": 0.0},
         "binding_constraints": [
             {"kind": "heads", "what": "tp=8: 4 heads"},
-            {"kind": "wish", "what": "tp was to be 2"},
+            {"kind": "constraint", "what": "tp was to be 2"},
         ],
         "why_not": {
             "pins": {"tp": 8},

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import LayersIndivisible, ScheduleImpossible
-from meshwright.planner import finalists
-from meshwright.planner.finalists import finished, lacks_bytes, written
-from meshwright.planner.pins import Config
-from meshwright.planner.refine import Refined
-from meshwright.planner.search import Found
-from meshwright.planner.space import Wishes
+from meshwright.planner.answer import finalists
+from meshwright.planner.answer.finalists import finished, lacks_bytes, written
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.pins import Config
+from meshwright.planner.refine.refine import Refined
+from meshwright.planner.search.search import Found
 from tests.planner.told import config, price
 
 
@@ -116,7 +116,7 @@ def search(*found: tuple[Config, float, float], **changes: Any) -> Any:
 
 
 def asked(modules: tuple[str, ...] = (), operators: bool = False, never: Any = None, **only: Any) -> Any:
-    return SimpleNamespace(wishes=Wishes(only, never or {}), modules=modules, operators=operators)
+    return SimpleNamespace(constraints=Constraints(only, never or {}), modules=modules, operators=operators)
 
 
 def never() -> bool:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from meshwright.ir.schedules import SCHEDULES, Moment, Shape, moments, stage_groups, work_lists
-from meshwright.planner.flights import Flight, in_flight
+from meshwright.planner.bounds.in_flight import Flight, in_flight
 from tests.ir.schedules.exceeding import exceeds
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from meshwright.backends.torch_.emit.hosts import Seat
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.cluster_toml import read
+from meshwright.backends.torch_.emit.write.hosts import Seat
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.ir.errors import EmissionModule, EmissionPrinted, HeadsIndivisible, MeshwrightError, PinValue
-from meshwright.planner import emission as module
-from meshwright.planner.emission import Emission, Passed, by_code, family_of, seats
-from meshwright.planner.pins import Config
+from meshwright.planner.question.pins import Config
+from meshwright.planner.search import emittable as module
+from meshwright.planner.search.emittable import Emission, Passed, by_code, family_of, seats
 from tests.planner.handmade import config, prediction
 
 ODD = PinValue(place="axis tp", cause="it is odd", fix="take another")

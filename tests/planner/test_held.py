@@ -11,19 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.ir.decisions import Decisions
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError, PinUnmet, SequenceIndivisible
 from meshwright.ir.names.held import HELD
 from meshwright.ir.names.stages import layer_calls
-from meshwright.planner.estimate import Ask, precision_of
-from meshwright.planner.held import check_wishes
-from meshwright.planner.pins import NAMES, Config, Pins, fill, parse
-from meshwright.planner.pricing import Setting
-from meshwright.planner.search import Search
-from meshwright.planner.solve import Stop, solve
-from meshwright.planner.space import Wishes
-from meshwright.planner.wishes import Asked, asked
+from meshwright.planner.answer.solve import Stop, solve
+from meshwright.planner.question.ask import Ask, precision_of
+from meshwright.planner.question.constraints import Asked, Constraints, asked
+from meshwright.planner.question.held import check_constraints
+from meshwright.planner.question.pins import NAMES, Config, Pins, fill, parse
+from meshwright.planner.question.pricing import Setting
+from meshwright.planner.search.search import Search
 from tests.planner.solved import TINY, question
 
 MIXTURE = f"{Path(__file__).parents[2] / 'examples' / 'mixture.py'}:tiny"
@@ -111,7 +110,7 @@ def of(model: str) -> tuple[Ask, Setting, Asked]:
 def estimated(model: str, text: str) -> tuple[Config, Decisions]:
     _, setting, _ = of(model)
     pins = parse([text])
-    setting = replace(setting, wishes=Wishes.of(pins))
+    setting = replace(setting, constraints=Constraints.of(pins))
     config = setting.settled(fill(pins, ranks=4, global_batch=BATCH), BATCH)
     return config, setting.decisions(config, BATCH)
 
@@ -233,9 +232,9 @@ def forbidden(text: str, never: str, target: str) -> str:
     _, setting, _ = question(*words)
     pins = parse([text])
     config = setting.settled(fill(pins, ranks=4, global_batch=BATCH), BATCH)
-    wishes = asked(Pins(), forbid=[never]).wishes
+    constraints = asked(Pins(), forbid=[never]).constraints
     try:
-        check_wishes(setting.decisions(config, BATCH), setting.fold(config), wishes, setting.target)
+        check_constraints(setting.decisions(config, BATCH), setting.fold(config), constraints, setting.target)
     except PinUnmet as refusal:
         return refusal.place.removeprefix("--forbid ").partition("=")[0]
     return ""
@@ -258,8 +257,8 @@ def test_a_search_has_an_answer_beside_what_must_not_be(never: str, target: str)
     ask, setting, _ = question(*words)
     solved = solve(ask, setting, asked(parse(["dp=4"]), forbid=[never]), Stop())
     assert solved.best is not None
-    wishes = asked(Pins(), forbid=[never]).wishes
-    assert all(wishes.grants(name, solved.best.config.to_json()[name]) for name in wishes.never)
+    constraints = asked(Pins(), forbid=[never]).constraints
+    assert all(constraints.grants(name, solved.best.config.to_json()[name]) for name in constraints.never)
 
 
 def test_a_refusal_names_the_wish() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from meshwright import __version__
-from meshwright.ir.account import Account, Opaque
-from meshwright.ir.cuts import Cut, Live
-from meshwright.ir.graph import Type
-from meshwright.ir.microbatch import Blocker, MicrobatchLegality
-from meshwright.planner.inspect import BodyReport, Inspection, LoopReport, Workload, to_json
-from meshwright.planner.inspect_view import show
+from meshwright.ir.analysis.account import Account, Opaque
+from meshwright.ir.analysis.cuts import Cut, Live
+from meshwright.ir.analysis.microbatch import Blocker, MicrobatchLegality
+from meshwright.ir.graph.graph import Type
+from meshwright.planner.cli.views.inspect import show
+from meshwright.planner.question.inspection import BodyReport, Inspection, LoopReport, Workload, to_json
 
 KIB = 1024
 

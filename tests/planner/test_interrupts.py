@@ -16,15 +16,15 @@ import pytest
 
 from meshwright.ir import processes
 from meshwright.ir.processes import end_with
-from meshwright.planner import interrupts as module
-from meshwright.planner.interrupts import SIGNALS, Interrupts
+from meshwright.planner.cli import interrupts as module
+from meshwright.planner.cli.interrupts import SIGNALS, Interrupts
 
 LIMIT_S = 60
 
 BUSY = """
 import sys, types
 from meshwright.__main__ import main
-from meshwright.planner import cli
+from meshwright.planner.cli import main as cli
 verb = types.ModuleType("busy")
 def run(args):
     import time

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from meshwright.backends.torch_.verify.step import step_differences
-from meshwright.ir.adjoint import Split
-from meshwright.ir.decisions import Decisions
+from meshwright.backends.torch_.verify.interpreted.step import step_differences
+from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import (
+    ConstraintsContradict,
     MeshwrightError,
     ModulePinUneven,
     ModulePinUnmatched,
@@ -22,24 +22,32 @@ from meshwright.ir.errors import (
     PinUnknown,
     PinValue,
     PlanBroken,
-    WishesContradict,
 )
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.pinned import Allowed
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.planner.answer.relax import relaxations
+from meshwright.planner.answer.solve import solve as solve_all
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.block.space import Space
 from meshwright.planner.block_solver import brute
 from meshwright.planner.block_solver.methods import solve
-from meshwright.planner.cli import main
-from meshwright.planner.module_pins import ModulePin, apart, check_held, covers, module_paths, read_module_pin, resolved
-from meshwright.planner.operators import sharpened
-from meshwright.planner.plan_file import load_plan
-from meshwright.planner.reenter import reenter
-from meshwright.planner.relax import relaxations
-from meshwright.planner.solve import solve as solve_all
+from meshwright.planner.cli.main import main
+from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import reload
+from meshwright.planner.question.module_pins import (
+    ModulePin,
+    apart,
+    check_held,
+    covers,
+    module_paths,
+    read_module_pin,
+    resolved,
+)
+from meshwright.planner.refine.operators import sharpened
 from tests.build import Builder
 from tests.planner.block.settings import terms
 from tests.planner.block.test_build import small
@@ -172,7 +180,7 @@ def test_words_of_options_are_told_apart_by_their_colon() -> None:
 
 def test_contradictions_name_both_pins_and_the_module(toy: Case) -> None:
     words = ("fix blocks.*.feed_forward:sharding=column", "forbid **.up_proj:sharding=column")
-    with pytest.raises(WishesContradict) as caught:
+    with pytest.raises(ConstraintsContradict) as caught:
         resolved(pins_of(*words), toy.setting.folds.first(2).fold)
     assert caught.value.place == " ".join(f"--{word}" for word in words)
     assert caught.value.cause.endswith("no sharding of blocks.0.feed_forward.up_proj")
@@ -342,7 +350,7 @@ def test_the_plan_does_it_and_says_so(saved: Path, capsys: pytest.CaptureFixture
     (block,) = (one for one in found["placements"].values() if one["body"] == "Block")
     names = [f"linear{number}" for number in ("_5", "_6", "_7")]
     assert all("=n" in block["strategies"][name] and "=k" not in block["strategies"][name] for name in names)
-    assert {"kind": "wish", "what": f"--fix {COLUMN}"} in found["binding_constraints"]
+    assert {"kind": "constraint", "what": f"--fix {COLUMN}"} in found["binding_constraints"]
     capsys.readouterr()
     assert main(["explain", str(saved)]) == 0
     said = capsys.readouterr().out
@@ -384,7 +392,7 @@ def test_a_plan_that_does_not_do_what_it_says_is_refused(saved: Path, tmp_path: 
     text = (saved / "plan.json").read_text()
     (tmp_path / "plan.json").write_text(text.replace(COLUMN, COLUMN.replace("column", "row")))
     with pytest.raises(PlanBroken, match="it is to have sharding=row, and has not"):
-        reenter(load_plan(tmp_path))
+        reload(load_plan(tmp_path))
     (tmp_path / "plan.json").write_text(text.replace('"option": "fix"', '"option": "hope"'))
     with pytest.raises(PlanBroken, match="option"):
         load_plan(tmp_path)
@@ -395,7 +403,7 @@ def test_nothing_can_be_so_and_what_would_help(capsys: pytest.CaptureFixture[str
     argv = (ARGV[0], "--cluster", "1x1xA100", "--global-batch", "8", "--seq", "64")
     assert main([*argv, "--json", "--fix", COLUMN]) == 3
     found = json.loads(capsys.readouterr().out)
-    assert {"kind": "wish", "what": f"take back --fix {COLUMN}"}.items() <= found["relaxations"][0].items()
+    assert {"kind": "constraint", "what": f"take back --fix {COLUMN}"}.items() <= found["relaxations"][0].items()
     assert found["relaxations"][0]["step_time_s"] > 0
 
 
@@ -418,7 +426,7 @@ def test_a_pin_that_leaves_no_room_is_to_be_taken_back(tmp_path: Path) -> None:
     argv = (*tight(tmp_path, 1.09), "--fix", "tp=1,cp=1,pp=1,recompute=full,blocks.*:recompute=off")
     solved = solve_all(*question(*argv))
     assert solved.best is None
-    found = list(takewhile(lambda one: one.kind == "wish", relaxations(solved, None)))
+    found = list(takewhile(lambda one: one.kind == "constraint", relaxations(solved, None)))
     (back,) = (one for one in found if one.what == "take back --fix blocks.*:recompute=off")
     assert back.found.fits
     assert back.found.config.recompute == "full"

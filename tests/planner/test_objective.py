@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.small_cases import MANY, NEAR
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError, ObjectiveUnknown, PriceMissing
-from meshwright.planner import pricing
-from meshwright.planner.baselines import NAMES
-from meshwright.planner.cli import main
-from meshwright.planner.objective import OBJECTIVES, check_objective, price_per_s, score
-from meshwright.planner.plan_file import plan_from_json
-from meshwright.planner.report import plan_of
-from meshwright.planner.search import CUT_SHORT
-from meshwright.planner.solve import Stop, parts, solve
+from meshwright.planner.answer.report import plan_of
+from meshwright.planner.answer.solve import Stop, parts, solve
+from meshwright.planner.cli.main import main
+from meshwright.planner.plan.file import plan_from_json
+from meshwright.planner.question import pricing
+from meshwright.planner.question.objective import OBJECTIVES, check_objective, price_per_s, score
+from meshwright.planner.search.search import CUT_SHORT
+from meshwright.planner.space.baselines import NAMES
 from tests.planner.handmade import GIB, prediction
 from tests.planner.solved import TINY, question
 

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.verify.step import step_differences
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.ir.capabilities import ANY
-from meshwright.ir.decisions import Decisions, Schedule
+from meshwright.backends.torch_.verify.interpreted.step import step_differences
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.ir.decisions.decisions import Decisions, Schedule
+from meshwright.ir.decisions.json import decisions_to_json
 from meshwright.ir.errors import LayoutNotExpressible
-from meshwright.ir.fold import Fold
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees
-from meshwright.ir.plan_json import decisions_to_json
-from meshwright.ir.spread import compute_placements
-from meshwright.ir.workload import Workload
-from meshwright.planner import operators
-from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, _Work, sharpened
-from meshwright.planner.solve import solve
-from meshwright.planner.unlike import Part, over_parts
+from meshwright.ir.program.spread import compute_placements
+from meshwright.ir.target.capabilities import ANY
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.answer.solve import solve
+from meshwright.planner.refine import operators
+from meshwright.planner.refine.heterogeneous import Part, over_parts
+from meshwright.planner.refine.operators import LEAST_GAIN, Blocks, Sharpened, _Work, sharpened
 from tests.planner.refining import LLAMA, Case, hosts
 from tests.planner.solved import question
 from tests.planner.told import price

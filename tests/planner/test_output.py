@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.ir.errors import OutputTaken, PlanUnwritable
-from meshwright.planner.output import check_files, check_plan, folder_of, remember
+from meshwright.planner.cli.output import check_files, check_plan, folder_of, remember
 
 PLAN = {"format_version": 1, "model": {"ref": "model.py:make"}}
 

@@ -15,9 +15,10 @@ from torch import nn
 
 from meshwright.backends.torch_.emit import Files
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
-from meshwright.ir.mesh import Mesh
-from meshwright.planner import emit, parallelize
-from meshwright.planner.parallelize import Parallelized, same_parameters
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.planner.cli.verbs import emit
+from meshwright.planner.plan import parallelize
+from meshwright.planner.plan.parallelize import Parallelized, same_parameters
 from tests.planner.handmade import plan, prediction
 
 # A script, and who calls it ------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def test_a_model_is_made_this_ranks_part(
     again = SimpleNamespace(ask=SimpleNamespace(model="m.py:f"))
     written = SimpleNamespace(write=lambda folder: done.append(f"written {folder.is_dir()}"))
     monkeypatch.setattr(parallelize, "load_plan", lambda path: f"plan of {path}")
-    monkeypatch.setattr(parallelize, "reenter", lambda plan, reference: done.append(f"{plan} {reference}") or again)
+    monkeypatch.setattr(parallelize, "reload", lambda plan, reference: done.append(f"{plan} {reference}") or again)
     monkeypatch.setattr(parallelize, "subject_of", lambda _: subject)
     monkeypatch.setattr(parallelize, "same_parameters", lambda *of: done.append(f"{of[1]} {of[2]}"))
     monkeypatch.setattr(parallelize, "emit", lambda *_: written)
@@ -235,7 +236,7 @@ def emitted(
         return Files(texts, ("mind this",))
 
     monkeypatch.setattr(emit, "load_plan", lambda path: one)
-    monkeypatch.setattr(emit, "reenter", lambda plan, model: again)
+    monkeypatch.setattr(emit, "reload", lambda plan, model: again)
     monkeypatch.setattr(emit, "on_target", lambda _, name: done.append(f"on {name}") or other)
     monkeypatch.setattr(emit, "subject_of", lambda again: done.append("the plan") or subject)
     monkeypatch.setattr(emit, "tiny", lambda again, folder: done.append("its twin") or subject)

@@ -18,10 +18,10 @@ from torch import nn
 
 import meshwright
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
-from meshwright.planner.cli import main
-from meshwright.planner.parallelize import Parallelized, same_parameters
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.planner.cli.main import main
+from meshwright.planner.plan.parallelize import Parallelized, same_parameters
 from tests.ir.frontends.tiny import write_config
 from tests.planner.solved import TINY
 

@@ -8,18 +8,18 @@ import pytest
 
 from meshwright.ir.errors import MeshwrightError, PinsContradict, PinValue
 from meshwright.ir.files.schema import faults_of
-from meshwright.planner.pin_schema import (
+from meshwright.planner.question.pin_schema import (
     OPEN,
     ConfigTable,
+    ConstraintsTable,
     LineTable,
-    WishesTable,
     config_of,
+    constraints_of,
     described,
     pin,
     pins_of,
-    wishes_of,
 )
-from meshwright.planner.pins import NAMES, Pins, fill, parse
+from meshwright.planner.question.pins import NAMES, Pins, fill, parse
 from tests.planner.handmade import config
 
 WHOLE: dict[str, Any] = config("pp=2,tp=2,stage_blocks=3+1", 4).to_json()
@@ -116,9 +116,9 @@ def test_a_line_has_pins_and_a_batch() -> None:
 def test_wishes_stand_as_they_were_given() -> None:
     """In the order of names; layers of stages perhaps as a list."""
     given = {"tp": [2, 4], "sp": [True], "etp": [0, 1], "stage_blocks": [[3, 1], "2+2", ""]}
-    table, refused = faults_of(WishesTable, dict(reversed(given.items())))
+    table, refused = faults_of(ConstraintsTable, dict(reversed(given.items())))
     assert not refused
-    found = wishes_of(table)
+    found = constraints_of(table)
     assert found == {"tp": (2, 4), "etp": (0, 1), "sp": (True,), "stage_blocks": ((3, 1), "2+2", "")}
     assert list(found) == ["tp", "etp", "sp", "stage_blocks"]
     for name, values in (
@@ -129,7 +129,7 @@ def test_wishes_stand_as_they_were_given() -> None:
         ("stage_blocks", [[3, 0.5]]),
         ("stage_blocks", [["3"]]),
     ):
-        assert faults_of(WishesTable, {name: values})[1], (name, values)
+        assert faults_of(ConstraintsTable, {name: values})[1], (name, values)
 
 
 # Refusals of --fix ---------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import PinValue
-from meshwright.planner import progress as line_of
-from meshwright.planner.pinned_search import PinnedSearch
-from meshwright.planner.progress import Progress, line
-from meshwright.planner.search import Counts, Search
+from meshwright.planner.cli import progress as line_of
+from meshwright.planner.cli.progress import Progress, line
+from meshwright.planner.search.pinned import PinnedSearch
+from meshwright.planner.search.search import Counts, Search
 from tests.planner.told import config, price
 
 

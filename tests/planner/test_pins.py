@@ -18,7 +18,7 @@ from meshwright.ir.errors import (
     PinValue,
     RanksMismatch,
 )
-from meshwright.planner.pins import COUNTS, NAMES, SWITCHES, WORDS, Pins, fill, parse, read
+from meshwright.planner.question.pins import COUNTS, NAMES, SWITCHES, WORDS, Pins, fill, parse, read
 
 DRAWS = st.dictionaries(st.sampled_from(NAMES), st.integers(min_value=0), max_size=len(NAMES))
 """Which pins, and a number that chooses among what each may be."""
@@ -181,7 +181,7 @@ PLAIN: dict[str, Any] = {
     "regather": True,
     "offload": "none",
 }
-"""One rank and one sequence, as the table of `meshwright.planner.pins` says."""
+"""One rank and one sequence, as the table of `meshwright.planner.question.pins` says."""
 
 ELSE_ZERO = ("zero", (2, 3, 0))
 ELSE_TP = (("sp", (False,)), ("etp", (1,)))

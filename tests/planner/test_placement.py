@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.host_traffic import between_hosts
 from meshwright.cost_models.prediction import Prediction
-from meshwright.ir.decisions import Decisions
+from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import RanksMissing
-from meshwright.ir.mesh import Mesh
-from meshwright.planner.placement import assignment_of, idle_ranks, on_ranks, placed, placements, worth
-from meshwright.planner.refine import refined
-from meshwright.planner.seats import Seats
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.planner.refine.placement.placement import assignment_of, idle_ranks, on_ranks, placed, placements, worth
+from meshwright.planner.refine.placement.symmetry import Seats
+from meshwright.planner.refine.refine import refined
 from tests.planner import told
 from tests.planner.refining import CLUSTERS, LLAMA, Case, example, hosts
 

@@ -26,15 +26,15 @@ from meshwright.ir.errors import (
     PlanUnreadable,
     PlanUnwritable,
 )
-from meshwright.ir.lower import lower
-from meshwright.planner.cli import VERBS, main, with_verb
-from meshwright.planner.plan_file import FILE, load_plan, plan_text, read_plan
-from meshwright.planner.plan_types import Model, Plan, changes, same_model
-from meshwright.planner.plan_view import in_words
-from meshwright.planner.progress import Progress
-from meshwright.planner.report import plan_of, rival
-from meshwright.planner.search import Found, Search
-from meshwright.planner.solve import Solved, Stop, solve
+from meshwright.ir.program.lower import lower
+from meshwright.planner.answer.report import plan_of, rival
+from meshwright.planner.answer.solve import Solved, Stop, solve
+from meshwright.planner.cli.main import VERBS, main, with_verb
+from meshwright.planner.cli.progress import Progress
+from meshwright.planner.cli.views.plan import in_words
+from meshwright.planner.plan.file import FILE, load_plan, plan_text, read_plan
+from meshwright.planner.plan.types import Model, Plan, changes, same_model
+from meshwright.planner.search.search import Found, Search
 from tests.planner.solved import ARGV, TINY, question
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +128,7 @@ def test_what_binds_is_a_step_that_is_refused() -> None:
         ask, setting, wished = question(TINY, "--cluster", "1x8xA100", *ARGV[3:], "--fix", pins)
         found = plan_of(solve(ask, setting, wished)).binding
         assert any(one.kind == kind and one.what.startswith(said) for one in found), found
-        assert any(one.kind == "wish" and one.what.startswith("tp was to be ") for one in found)
+        assert any(one.kind == "constraint" and one.what.startswith("tp was to be ") for one in found)
 
 
 def test_a_baseline_that_cannot_be_says_so() -> None:
@@ -288,7 +288,7 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str], plan: Plan) -> None:
 
 def test_a_gap_above_the_wish_is_4(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     planned(capsys, "--max-gap", "0.5", "--fix", "tp=1,pp=1")
-    monkeypatch.setattr("meshwright.planner.solve.Solved.gap", 0.03)
+    monkeypatch.setattr("meshwright.planner.answer.solve.Solved.gap", 0.03)
     planned(capsys, "--max-gap", "0.02", "--fix", "tp=1,pp=1", exit_code=4)
 
 
@@ -390,7 +390,7 @@ def test_a_time_limit_ends_a_trace(
         "        return super().forward(x).sum()\n\ndef build():\n    return Slow(4, 4)\n\n"
         "def example_inputs(batch, seq):\n    return randn(batch, 4)\n"
     )
-    monkeypatch.setattr("meshwright.planner.solve.LOADING_S", 1.0)
+    monkeypatch.setattr("meshwright.planner.answer.solve.LOADING_S", 1.0)
     began = time.monotonic()
     assert main([f"{file}:build", "--cluster", "cpu:2", "--global-batch", "8", "--seq", "8", "--time-limit", "1"]) == 2
     assert time.monotonic() - began < 10.0

@@ -22,14 +22,14 @@ from meshwright.ir.errors import (
     SpaceEmpty,
     UnknownStep,
 )
-from meshwright.planner import plan as module
-from meshwright.planner.emission import Passed
-from meshwright.planner.pins import parse
-from meshwright.planner.plan import AFTER, BEFORE, empty, is_empty, nothing_found, nothing_to_json
-from meshwright.planner.relax import Nothing, Relaxation
-from meshwright.planner.search import Counts, Found
-from meshwright.planner.space import Wishes
-from meshwright.planner.wishes import Asked, asked
+from meshwright.planner.answer.relax import Nothing, Relaxation, nothing_to_json
+from meshwright.planner.answer.remedies import empty, is_empty
+from meshwright.planner.cli.verbs import plan as module
+from meshwright.planner.cli.verbs.plan import AFTER, BEFORE, nothing_found
+from meshwright.planner.question.constraints import Asked, Constraints, asked
+from meshwright.planner.question.pins import parse
+from meshwright.planner.search.emittable import Passed
+from meshwright.planner.search.search import Counts, Found
 from tests.planner.handmade import GIB, bounds, config, held, plan, prediction, stage
 from tests.planner.test_space import space
 
@@ -85,11 +85,13 @@ def ran(
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     monkeypatch.setattr(module, "Stop", Stop)
     monkeypatch.setattr(module, "Progress", Progress)
-    monkeypatch.setattr(module, "read_asked", lambda args: (ask, "wishes"))
+    monkeypatch.setattr(module, "read_asked", lambda args: (ask, "constraints"))
     monkeypatch.setattr(module, "solve", lambda *of: done.append(f"by {of[-1]}") or SimpleNamespace(best=best))
     monkeypatch.setattr(module, "plan_of", lambda solved, top: done.append(f"{top} others") or made)
     monkeypatch.setattr(module, "nothing_found", lambda solved, args: done.append("nothing") or 3)
-    monkeypatch.setattr("meshwright.planner.plan_view.show", lambda plan, written: done.append(f"shown, {written}"))
+    monkeypatch.setattr(
+        "meshwright.planner.cli.views.plan.show", lambda plan, written: done.append(f"shown, {written}")
+    )
     usual = {"dump_after": None, "out": None, "force": False, "time_limit": None, "objective": "time", "top": 5}
     return module.run(Namespace(**usual | {"json": False, "max_gap": None} | words)), done
 
@@ -137,7 +139,7 @@ def test_artefacts_come_before_and_after_the_search(
     monkeypatch.setattr(module, "BEFORE", {"space": lambda *of: f"space of {of[1]}, {of[2]}"})
     monkeypatch.setattr(module, "AFTER", {"search": lambda solved: f"search, {solved.best is BEST}"})
     assert ran(monkeypatch, dump_after="space")[1] == ["until None"]
-    assert capsys.readouterr().out == "space of setting, wishes\n"
+    assert capsys.readouterr().out == "space of setting, constraints\n"
     code, done = ran(monkeypatch, dump_after="search")
     assert (code, done) == (0, ["until None", "watched", "by time"])
     assert capsys.readouterr().out == "search, True\n"
@@ -149,8 +151,8 @@ def test_artefacts_come_before_and_after_the_search(
 def test_the_space_and_the_search_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """One device and one layer: one base. Every configuration that was priced, in order."""
     own = space(ranks=1, per_host=1, layers=1, global_batch=1, heads=1, seq=64, pins="recompute=none")
-    wishes = Wishes({"recompute": ("none",), "sp": (True, False)}, {"zero": (2, 3)})
-    own = module.replace(own, wishes=wishes)
+    constraints = Constraints({"recompute": ("none",), "sp": (True, False)}, {"zero": (2, 3)})
+    own = module.replace(own, constraints=constraints)
     monkeypatch.setattr(module, "space_of", lambda *of: own)
     nothing: Any = SimpleNamespace(cluster=None)
     lines = BEFORE["space"](nothing, nothing, Asked()).splitlines()
@@ -255,7 +257,7 @@ def test_what_is_said_where_there_is_no_plan(
     assert nothing_found(case, Namespace(time_limit=None, json=True)) == code
     assert capsys.readouterr().out == f"{json.dumps(nothing_to_json(nothing()), indent=2, ensure_ascii=False)}\n"
     shown: list[object] = []
-    monkeypatch.setattr("meshwright.planner.plan_view.show_nothing", shown.append)
+    monkeypatch.setattr("meshwright.planner.cli.views.plan.show_nothing", shown.append)
     assert nothing_found(case, Namespace(time_limit=None, json=False)) == code
     assert shown == [nothing()]
     assert capsys.readouterr().out == ""
@@ -276,7 +278,7 @@ def test_nothing_as_json() -> None:
 
 def test_more_stages_than_blocks_are_no_matter_of_what_else_is_asked() -> None:
     wished = asked(parse(["pp=8"]))
-    own = module.replace(space(), wishes=wished.wishes)
+    own = module.replace(space(), constraints=wished.constraints)
     case: Any = SimpleNamespace(search=SimpleNamespace(space=own), asked=wished)
     refused = empty(case)
     assert isinstance(refused, DegreeImpossible)
@@ -296,7 +298,7 @@ def test_an_empty_space_is_laid_to_what_was_asked(fix: str, fault: str | None) -
     """Eight ranks, four layers, four heads: three ranks share no heads, three stages do not divide eight, and
     four times four ranks are more than there are."""
     wished = asked(parse([fix]))
-    own = module.replace(space(), wishes=wished.wishes)
+    own = module.replace(space(), constraints=wished.constraints)
     assert is_empty(own) == (fault is not None)
     if fault is None:
         return

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from meshwright.ir.decisions.json import decisions_to_json
 from meshwright.ir.errors import PlanBroken
-from meshwright.ir.plan_json import decisions_to_json
-from meshwright.ir.workload import Workload
-from meshwright.planner.module_pins import ModulePin
-from meshwright.planner.plan_file import FILE, load_plan, plan_text, plan_to_json, read_plan, rival_to_json
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.plan.file import FILE, load_plan, plan_text, plan_to_json, read_plan, rival_to_json
+from meshwright.planner.question.module_pins import ModulePin
 from tests.planner.handmade import GIB, bounds, config, plan, prediction, rival
 from tests.planner.test_contradictions import agreed, slower
 
@@ -81,7 +81,7 @@ def test_every_key_of_a_plan() -> None:
         "alternatives": [rival_to_json(one.alternatives[0])],
         "binding_constraints": [
             {"kind": "heads", "what": "tp=8: 4 heads"},
-            {"kind": "wish", "what": "tp was to be 2"},
+            {"kind": "constraint", "what": "tp was to be 2"},
         ],
         "notes": ["a note", "another"],
     }

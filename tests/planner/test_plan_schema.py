@@ -12,11 +12,11 @@ import pytest
 
 from meshwright.ir.errors import PlanBroken
 from meshwright.ir.files.documents import Fault, check, spelled
-from meshwright.planner.plan_file import plan_from_json, plan_text, read_plan
-from meshwright.planner.plan_types import Plan
-from meshwright.planner.reenter import reenter
-from meshwright.planner.report import plan_of
-from meshwright.planner.solve import solve
+from meshwright.planner.answer.report import plan_of
+from meshwright.planner.answer.solve import solve
+from meshwright.planner.plan.file import plan_from_json, plan_text, read_plan
+from meshwright.planner.plan.reload import reload
+from meshwright.planner.plan.types import Plan
 from tests.mutations import mutated, refusal, repeated
 from tests.planner.solved import ARGV, question
 
@@ -73,7 +73,7 @@ FREE = (
     r"baselines\[0\](\.(name|config\.zero|peak_memory_bytes|lost)|$)",
 )
 """What may have another value as far as the file alone can tell. A digest is held against the model, and all that is
-predicted against the price of the decisions, where a plan is used (`reenter`)."""
+predicted against the price of the decisions, where a plan is used (`reload`)."""
 
 NEVER = ("nan", "infinite", "endless")
 """What no key may be."""
@@ -182,20 +182,20 @@ def test_decisions_that_name_what_the_model_lacks_are_refused_at_their_key(text:
         inside |= {"params": "[-, -]", "grads": "[-, -]", "optimizer": "[-, -]"}
     inside[path[-1]] = value
     with pytest.raises(PlanBroken) as refused:
-        reenter(read_plan(json.dumps(document), "plan.json"))
+        reload(read_plan(json.dumps(document), "plan.json"))
     assert refused.value.place.startswith(f"plan.json: {place}")
 
 
 def test_figures_that_are_not_those_of_the_decisions_are_told(plan: Plan) -> None:
     """They are within their ranges, and agree with each other; only the price of the decisions shows what they are."""
     made_up = replace(plan, prediction=replace(plan.prediction, mfu=0.9))
-    again = reenter(read_plan(plan_text(made_up)))
+    again = reload(read_plan(plan_text(made_up)))
     assert "predicted.mfu is 0.9 in plan.json" in again.changed[0]
     assert again.prediction == plan.prediction
-    assert reenter(read_plan(plan_text(plan))).changed == ()
+    assert reload(read_plan(plan_text(plan))).changed == ()
 
 
 def test_a_model_that_is_described_otherwise_is_refused(plan: Plan) -> None:
     for change in ({"parameters": 1}, {"tensors": plan.model.tensors[1:]}):
         with pytest.raises(PlanBroken, match="of this digest"):
-            reenter(replace(plan, model=replace(plan.model, **change)))
+            reload(replace(plan, model=replace(plan.model, **change)))

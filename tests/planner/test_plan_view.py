@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.workload import Workload, stack_named
-from meshwright.planner.module_pins import ModulePin
-from meshwright.planner.plan_types import Machines, Plan
-from meshwright.planner.plan_view import show, show_nothing
-from meshwright.planner.relax import Nothing, Relaxation
-from meshwright.planner.search import Found
+from meshwright.ir.target.workload import Workload, stack_named
+from meshwright.planner.answer.relax import Nothing, Relaxation
+from meshwright.planner.cli.views.plan import show, show_nothing
+from meshwright.planner.plan.types import Machines, Plan
+from meshwright.planner.question.module_pins import ModulePin
+from meshwright.planner.search.search import Found
 from tests.planner.handmade import bounds, config, held, plan, prediction, rival, stage
 
 WHOLE = """\
@@ -189,7 +189,7 @@ def test_what_lacks_least_and_what_would_help(capsys: pytest.CaptureFixture[str]
     other = Found(config("recompute=full", 1), prediction())
     show_nothing(
         nothing(
-            Relaxation(kind="wish", what="ask nothing of tp", found=helps),
+            Relaxation(kind="constraint", what="ask nothing of tp", found=helps),
             Relaxation(kind="hosts", what="2 hosts instead of 1", found=other),
         )
     )
@@ -207,5 +207,5 @@ def test_nothing_helps(capsys: pytest.CaptureFixture[str], nearest: bool) -> Non
     show_nothing(nothing(nearest=nearest))
     assert printed(capsys) == (
         f"nothing fits\n{LACKS if nearest else ''}"
-        "no single change that was tried helps: wishes, margin, batch, sequence, hosts\n"
+        "no single change that was tried helps: constraints, margin, batch, sequence, hosts\n"
     )

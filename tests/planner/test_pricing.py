@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.capabilities import ANY
+from meshwright.ir.analysis.microbatch import Blocker
 from meshwright.ir.errors import CannotRebatch, HeadsIndivisible, MeshwrightError, PinValue, WorkloadImpossible
-from meshwright.ir.microbatch import Blocker
-from meshwright.ir.workload import Workload, stack_named
-from meshwright.planner import pricing as module
-from meshwright.planner.pricing import MOST_BODIES, Folds, Setting, layers_of, target_of
-from meshwright.planner.space import Wishes
+from meshwright.ir.target.capabilities import ANY
+from meshwright.ir.target.workload import Workload, stack_named
+from meshwright.planner.question import pricing as module
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.pricing import MOST_BODIES, Folds, Setting, layers_of, target_of
 from tests.planner.handmade import config, plan
 
 REBATCH = CannotRebatch(place="", cause="it depends on the batch", fix="")
@@ -246,7 +246,7 @@ def test_plans_are_held_to_what_was_asked_and_to_the_target(monkeypatch: pytest.
     """And are in the style of the workload."""
     done: list[str] = []
     monkeypatch.setattr(module, "check_held", lambda *_: done.append("modules"))
-    monkeypatch.setattr(module, "check_wishes", lambda *_: done.append("wishes"))
+    monkeypatch.setattr(module, "check_constraints", lambda *_: done.append("constraints"))
     monkeypatch.setattr(module, "resolved", lambda *_: None)
     made, fold = plan().decisions, "fold"
     same: Any = fold
@@ -257,9 +257,9 @@ def test_plans_are_held_to_what_was_asked_and_to_the_target(monkeypatch: pytest.
     pins: Any = ("pin",)
     target: Any = SimpleNamespace(check=lambda made, fold, workload: done.append(made.style))
     setting(modules=pins, target=target).allowed(made, same)
-    setting(wishes=Wishes({"tp": (2,)}), target=target, workload=compiled).allowed(made, same)
-    setting(wishes=Wishes({}, {"tp": (2,)})).allowed(made, same)
-    assert done == ["modules", "eager", "wishes", "compiled", "wishes"]
+    setting(constraints=Constraints({"tp": (2,)}), target=target, workload=compiled).allowed(made, same)
+    setting(constraints=Constraints({}, {"tp": (2,)})).allowed(made, same)
+    assert done == ["modules", "eager", "constraints", "compiled", "constraints"]
 
 
 def test_what_is_open_is_settled_on_the_ranks_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

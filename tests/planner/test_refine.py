@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import PartialAcross
-from meshwright.planner import refine
-from meshwright.planner.pins import Config
-from meshwright.planner.refine import Refined, improved, mixed, refined_plan
+from meshwright.planner.question.pins import Config
+from meshwright.planner.refine import refine
+from meshwright.planner.refine.refine import Refined, improved, mixed, refined_plan
 from tests.planner.told import config, price
 
 

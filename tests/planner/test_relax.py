@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models import books
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.ir import lower
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.ledger import books
 from meshwright.ir.errors import NoPlanInTime, PinValue
-from meshwright.planner import relax as module
-from meshwright.planner.cli import main
-from meshwright.planner.pins import Config
-from meshwright.planner.pricing import Folds
-from meshwright.planner.relax import Nothing, _hosts, _margin, nearest, relax
-from meshwright.planner.search import Found
-from meshwright.planner.solve import solve
-from meshwright.planner.space import Wishes
+from meshwright.ir.program import lower
+from meshwright.planner.answer import relax as module
+from meshwright.planner.answer.relax import Nothing, _hosts, _margin, nearest, relax
+from meshwright.planner.answer.solve import solve
+from meshwright.planner.cli.main import main
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import Folds
+from meshwright.planner.search.search import Found
 from tests.planner.solved import TINY, question
 from tests.planner.told import config, price
 
@@ -59,20 +59,20 @@ def test_what_lacks_least_is_the_leanest_plan(nothing: Nothing) -> None:
 
 def test_every_kind_that_helps_is_told(nothing: Nothing) -> None:
     said = [(one.kind, one.what.split(":")[0]) for one in nothing.relaxations]
-    assert ("wish", "ask nothing of recompute") in said
-    assert ("wish", "ask nothing of cp") in said
+    assert ("constraint", "ask nothing of recompute") in said
+    assert ("constraint", "ask nothing of cp") in said
     assert ("margin", "keep 5% of the memory free instead of 10%") in said
     assert ("sequence", "sequences of 2,048 tokens") in said
     assert not any(kind == "batch" for kind, _ in said)  # one sequence at a time is as full in any batch
 
 
 def test_relaxations_fit_when_they_are_made(nothing: Nothing) -> None:
-    """Priced again, by themselves, under the question as it was, but for the wishes that were taken back."""
+    """Priced again, by themselves, under the question as it was, but for the constraints that were taken back."""
     solved = nothing.solved
-    unasked = replace(solved.setting, wishes=Wishes())
+    unasked = replace(solved.setting, constraints=Constraints())
     for one in nothing.relaxations:
         assert one.found.fits
-        if one.kind == "wish":
+        if one.kind == "constraint":
             assert unasked.predict(one.found.config, solved.global_batch).fits
         if one.kind == "margin":
             assert not solved.setting.predict(one.found.config, solved.global_batch).fits
@@ -89,7 +89,7 @@ def test_more_hosts_are_the_fewest_that_do(nothing: Nothing, monkeypatch: pytest
         tried.append(hosts)
         return nothing.nearest if hosts >= enough else None
 
-    monkeypatch.setattr("meshwright.planner.relax._with_hosts", with_hosts)
+    monkeypatch.setattr("meshwright.planner.answer.relax._with_hosts", with_hosts)
     told = [one.what for one in _hosts(nothing.solved, nothing.nearest)]
     assert told == ([f"{enough:,} hosts instead of 1"] if enough <= 64 else [])
     assert len(tried) <= 12
@@ -116,7 +116,7 @@ def test_the_command_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[s
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is False
     assert found["nearest"]["short"]["bytes"] > 0
-    assert {"wish", "margin", "sequence"} <= {one["kind"] for one in found["relaxations"]}
+    assert {"constraint", "margin", "sequence"} <= {one["kind"] for one in found["relaxations"]}
     assert main(list(argv)) == 3
     out = capsys.readouterr().out
     assert "nothing fits\nwhat lacks least is short " in out

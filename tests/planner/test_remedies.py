@@ -12,22 +12,21 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.evaluate import Evaluator
-from meshwright.ir.capabilities import ANY
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import HeadsIndivisible, NotExpressible, NothingEmitted, PinValue
-from meshwright.ir.workload import Workload
-from meshwright.planner import relax, remedies
-from meshwright.planner.emission import Passed
-from meshwright.planner.estimate import Ask
-from meshwright.planner.module_pins import ModulePin
-from meshwright.planner.pins import Pins
-from meshwright.planner.pricing import Folds, Setting, target_of
-from meshwright.planner.relax import Relaxation, relaxations, tried
-from meshwright.planner.search import Found
-from meshwright.planner.solve import Stop
-from meshwright.planner.space import Wishes
-from meshwright.planner.wishes import Asked
+from meshwright.ir.target.capabilities import ANY
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.answer import relax, remedies
+from meshwright.planner.answer.relax import Relaxation, relaxations, tried
+from meshwright.planner.answer.solve import Stop
+from meshwright.planner.question.ask import Ask
+from meshwright.planner.question.constraints import Asked, Constraints
+from meshwright.planner.question.module_pins import ModulePin
+from meshwright.planner.question.pins import Pins
+from meshwright.planner.question.pricing import Folds, Setting, target_of
+from meshwright.planner.search.emittable import Passed
+from meshwright.planner.search.search import Found
 from tests.planner.handmade import config, prediction
 
 FIRST, SECOND = (ModulePin("fix", f"layers.*.{name}", "sharding", ("column",)) for name in ("mlp", "attn"))
@@ -182,14 +181,14 @@ def test_more_hosts_of_the_first_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wishes_come_first_and_hosts_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked(Wishes({"tp": (2,), "sp": (True,)}, {"zero": (3,)}), modules=(FIRST, SECOND))
+    asked = Asked(Constraints({"tp": (2,), "sp": (True,)}, {"zero": (3,)}), modules=(FIRST, SECOND))
     found, _ = helped(monkeypatch, question(asked=asked), lambda *_: True)
     assert [(one.kind, one.what) for one in found] == [
-        ("wish", "ask nothing of tp: with tp=4 it fits"),
-        ("wish", "ask nothing of sp: with sp=off it fits"),
-        ("wish", "ask nothing of zero: with zero=0 it fits"),
-        ("wish", "take back --fix layers.*.mlp:sharding=column"),
-        ("wish", "take back --fix layers.*.attn:sharding=column"),
+        ("constraint", "ask nothing of tp: with tp=4 it fits"),
+        ("constraint", "ask nothing of sp: with sp=off it fits"),
+        ("constraint", "ask nothing of zero: with zero=0 it fits"),
+        ("constraint", "take back --fix layers.*.mlp:sharding=column"),
+        ("constraint", "take back --fix layers.*.attn:sharding=column"),
         ("margin", "keep 5% of the memory free instead of 10%"),
         ("batch", "a global batch of 12 sequences"),
         ("sequence", "sequences of 512 tokens"),
@@ -226,7 +225,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch, solved: Any, good: Callable[[Ask, Set
     return remedies.remedy(solved)
 
 
-BOTH = Asked(Wishes({"tp": (2,)}, {"sp": (False,)}), modules=(FIRST,))
+BOTH = Asked(Constraints({"tp": (2,)}, {"sp": (False,)}), modules=(FIRST,))
 WHOLE = (
     "ask for nothing: there is a plan, tp=4,pp=1,dp=2,zero=0,mbs=1,microbatches=4,recompute=none,schedule=1f1b,sp=off"
 )
@@ -254,7 +253,7 @@ TARGET = "plan with --target any, which is for prices: no code is written for it
 def test_what_helps_where_nothing_is_emitted(
     monkeypatch: pytest.MonkeyPatch, asked: Asked, good: Callable[[Ask, Setting, Asked], bool], said: str
 ) -> None:
-    """Each wish by itself; all of them only where none helps alone; the target only where wishes do not."""
+    """Each wish by itself; all of them only where none helps alone; the target only where constraints do not."""
     solved = question(asked=asked)
     bodies: Any = {"old": "of another target"}
     solved.setting = replace(solved.setting, bodies=bodies)

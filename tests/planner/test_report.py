@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import (
     BatchIndivisible,
     HeadsIndivisible,
@@ -16,16 +16,15 @@ from meshwright.ir.errors import (
     PinValue,
     ScheduleNotExpressible,
 )
-from meshwright.ir.workload import Workload
-from meshwright.planner import report
-from meshwright.planner.emission import Passed
-from meshwright.planner.module_pins import ModulePin
-from meshwright.planner.pins import Config
-from meshwright.planner.plan_types import Binding, Plan
-from meshwright.planner.refine import Custom, Refined
-from meshwright.planner.search import CUT_SHORT, Counts, Found
-from meshwright.planner.space import Wishes
-from meshwright.planner.wishes import Asked
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.answer import report
+from meshwright.planner.plan.types import Binding, Plan
+from meshwright.planner.question.constraints import Asked, Constraints
+from meshwright.planner.question.module_pins import ModulePin
+from meshwright.planner.question.pins import Config
+from meshwright.planner.refine.refine import Custom, Refined
+from meshwright.planner.search.emittable import Passed
+from meshwright.planner.search.search import CUT_SHORT, Counts, Found
 from tests.planner.handmade import config, held, plan, prediction, stage
 
 DECISIONS = plan().decisions
@@ -221,7 +220,7 @@ def test_what_is_nearly_the_answer(step_s: float, lacks: float, near: bool) -> N
 
 
 def test_what_binds_in_its_order() -> None:
-    """First what is faster and too full; then steps that are refused for a reason that has a name; then wishes."""
+    """First what is faster and too full; then steps that are refused for a reason that has a name; then constraints."""
     full = found("tp=8,zero=0", 1.0, 0.5)
     best = found("tp=2,ep=2,zero=0", 2.0)
 
@@ -238,7 +237,7 @@ def test_what_binds_in_its_order() -> None:
     case = solved(
         found={full.config: full},
         setting=SimpleNamespace(decisions=decided),
-        asked=Asked(Wishes({"tp": (2, 4)}, {"zero": (3,), "cp": (2, 4)}), modules=(MODULE,)),
+        asked=Asked(Constraints({"tp": (2, 4)}, {"zero": (3,), "cp": (2, 4)}), modules=(MODULE,)),
     )
     tight = "tp=8,pp=1,dp=1,zero=0,mbs=1,microbatches=8,recompute=none,schedule=1f1b"
     assert list(report._binding(case, best)) == [
@@ -246,10 +245,10 @@ def test_what_binds_in_its_order() -> None:
         Binding(kind="heads", what="tp=4: 2 heads"),
         Binding(kind="target", what="pp=2: no such schedule"),
         Binding(kind="batch", what="ep=4: 8 sequences"),
-        Binding(kind="wish", what="tp was to be 2 or 4"),
-        Binding(kind="wish", what="zero was not to be 3"),
-        Binding(kind="wish", what="cp was not to be 2 or 4"),
-        Binding(kind="wish", what="--fix layers.*.mlp:sharding=column"),
+        Binding(kind="constraint", what="tp was to be 2 or 4"),
+        Binding(kind="constraint", what="zero was not to be 3"),
+        Binding(kind="constraint", what="cp was not to be 2 or 4"),
+        Binding(kind="constraint", what="--fix layers.*.mlp:sharding=column"),
     ]
     assert list(report._binding(solved(setting=SimpleNamespace(decisions=lambda *_: None)), best)) == []
 
@@ -312,7 +311,7 @@ def test_a_plan_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_recipe_is_said_and_one_micro_batch_needs_no_care(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked(Wishes({"tp": (2,)}, {"zero": (3,)}), modules=(MODULE,))
+    asked = Asked(Constraints({"tp": (2,)}, {"zero": (3,)}), modules=(MODULE,))
     made = whole(
         monkeypatch,
         Workload(global_batch=8, seq=64, recipe="fp32"),

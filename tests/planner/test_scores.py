@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.ir.errors import ObjectiveUnknown, PriceMissing
-from meshwright.planner.objective import check_objective, price_per_s, score
+from meshwright.planner.question.objective import check_objective, price_per_s, score
 from tests.planner.handmade import GIB, prediction
 
 POOLS = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.searches import Case, disagreements, exhausted, opened, searched
-from meshwright.planner.search import Waiting
-from meshwright.planner.space import Wishes
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.search.search import Waiting
 
 ROOT = Path(__file__).parents[2]
 LLAMA = f"{ROOT / 'examples' / 'llama.py'}:tiny"
@@ -20,10 +20,10 @@ MOE = str(ROOT / "examples" / "tiny_decoder.toml")
 
 CLUSTERS = ("1x4xA100", "2x1xH100,inter=100G", "1x2xL40S", "1x3xA100")
 BATCHES = ((8, 4096), (6, 2048))
-FEW = Wishes({"mbs": (1, 2), "recompute": ("none", "full"), "context": ("all_gather",), "regather": (True,)})
+FEW = Constraints({"mbs": (1, 2), "recompute": ("none", "full"), "context": ("all_gather",), "regather": (True,)})
 """So that all can be priced in a second; whole spaces take minutes (`python -m benchmarks.bound_check --exhaust`)."""
-FEWER = Wishes({**FEW.only, "schedule": ("1f1b", "zbv"), "zero": (0, 1, 3)})
-FEWEST = Wishes({**FEWER.only, "recompute": ("none",), "mbs": (1,)})
+FEWER = Constraints({**FEW.only, "schedule": ("1f1b", "zbv"), "zero": (0, 1, 3)})
+FEWEST = Constraints({**FEWER.only, "recompute": ("none",), "mbs": (1,)})
 STACKS = ("torch", "megatron", "jax", "megatron-2021")
 MARGINS = (None, TIGHT := 0.985)
 """Of memory that is left free: as usual, and so much that little fits."""
@@ -55,7 +55,7 @@ def test_a_narrower_space_is_never_faster() -> None:
     case = CASES[0]
     whole = searched(opened(case, FEW)).upper_s
     for name, values in (("tp", (1,)), ("pp", (2,)), ("zero", (1, 3)), ("schedule", ("1f1b",))):
-        assert searched(opened(case, Wishes({**FEW.only, name: values}))).upper_s >= whole
+        assert searched(opened(case, Constraints({**FEW.only, name: values}))).upper_s >= whole
 
 
 def test_more_memory_and_faster_links_never_make_it_slower() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import LayersIndivisible, MeshwrightError
-from meshwright.planner import roomiest, search
-from meshwright.planner.baselines import Baseline
-from meshwright.planner.pins import Config
-from meshwright.planner.roomiest import Roomiest
-from meshwright.planner.search import CUT_SHORT, IMPOSSIBLE, PROMISING, Counts, Search, Waiting
-from meshwright.planner.space import Storage
+from meshwright.planner.question.pins import Config
+from meshwright.planner.search import least_memory, search
+from meshwright.planner.search.least_memory import LeastMemory
+from meshwright.planner.search.search import CUT_SHORT, IMPOSSIBLE, PROMISING, Counts, Search, Waiting
+from meshwright.planner.space.baselines import Baseline
+from meshwright.planner.space.declared import Storage
 from tests.planner.told import config, price
 
 REFUSAL = LayersIndivisible(place="here", cause="it cannot be", fix="ask for something else")
@@ -114,11 +114,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
     def made(told: Told, kind: type[Search] = Search, **changes: Any) -> Search:
         known = {one.config: one for one in told.bounds}
         monkeypatch.setattr(search, "Common", lambda *_: SimpleNamespace(capacity=100.0))
-        monkeypatch.setattr(search, "Floors", lambda *_: told)
-        for module in (search, roomiest):
+        monkeypatch.setattr(search, "CoarseBounds", lambda *_: told)
+        for module in (search, least_memory):
             monkeypatch.setattr(module, "Bounds", lambda common, base: known[base])
         monkeypatch.setattr(search, "priced", lambda setting, prices, config, again: (config, again))
-        monkeypatch.setattr(roomiest, "priced", lambda setting, prices, config: told.priced(config))
+        monkeypatch.setattr(least_memory, "priced", lambda setting, prices, config: told.priced(config))
         setting: Any = SimpleNamespace(folds=SimpleNamespace(at=lambda batch: None))
         setting.modules, setting.predict = told.modules, told.predict
         return kind(setting, None, told, **changes)  # type: ignore[arg-type]
@@ -473,7 +473,9 @@ def test_the_least_memory_first(opened: Any, prices: Any, changes: Any, expected
     told.setdefault(config(mbs=4), price(2.0, 0.0))
     pins = (SimpleNamespace(what="cut"),) if changes.get("modules") else ()
     refused = config(mbs=3)
-    own = opened(Told([*rows, needing(3, -99.0)], {}, told, (refused,), pins), Roomiest, most=changes.get("most", 600))
+    own = opened(
+        Told([*rows, needing(3, -99.0)], {}, told, (refused,), pins), LeastMemory, most=changes.get("most", 600)
+    )
     if changes.get("masked"):
         own.emission = SimpleNamespace(masks=lambda one: one.mbs == 1, writes_config=lambda *_: True)
     rounds = 0

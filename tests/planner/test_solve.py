@@ -11,28 +11,27 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.cluster_toml import read
 from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.profile import published
-from meshwright.ir.capabilities import ANY
-from meshwright.ir.errors import ScheduleNotExpressible, WishesContradict
+from meshwright.ir.errors import ConstraintsContradict, ScheduleNotExpressible
 from meshwright.ir.schedules import CUSTOM
-from meshwright.ir.workload import Workload
-from meshwright.planner import pricing
-from meshwright.planner import solve as module
-from meshwright.planner.finalists import UNLIKE_PRICED
-from meshwright.planner.module_pins import ModulePin
-from meshwright.planner.pinned_search import PinnedSearch
-from meshwright.planner.pins import Config, Pins
-from meshwright.planner.pricing import LEAST_BATCH
-from meshwright.planner.pricing import Setting as RealSetting
-from meshwright.planner.refine import Refined
-from meshwright.planner.roomiest import Roomiest
-from meshwright.planner.search import MOST_PRICED, Found, Search
-from meshwright.planner.solve import Solved, Stop, parts, solve
-from meshwright.planner.space import Wishes
-from meshwright.planner.wishes import Asked
+from meshwright.ir.target.capabilities import ANY
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.answer import solve as module
+from meshwright.planner.answer.finalists import UNLIKE_PRICED
+from meshwright.planner.answer.solve import Solved, Stop, parts, solve
+from meshwright.planner.question import pricing
+from meshwright.planner.question.constraints import Asked, Constraints
+from meshwright.planner.question.module_pins import ModulePin
+from meshwright.planner.question.pins import Config, Pins
+from meshwright.planner.question.pricing import LEAST_BATCH
+from meshwright.planner.question.pricing import Setting as RealSetting
+from meshwright.planner.refine.refine import Refined
+from meshwright.planner.search.least_memory import LeastMemory
+from meshwright.planner.search.pinned import PinnedSearch
+from meshwright.planner.search.search import MOST_PRICED, Found, Search
 from tests.planner.told import config, price
 
 FOUR = """
@@ -118,8 +117,8 @@ def answered(
     monkeypatch.setattr(module, "_first", lambda setting, asked, space: ["first"])
     monkeypatch.setattr(module, "baselines", lambda space: "baselines")
     monkeypatch.setattr(module, "resolved", resolved)
-    monkeypatch.setattr(module.partial, "improve", lambda search, stop: search.improved.append("partial"))
-    monkeypatch.setattr(module.hosted, "improve", lambda search, stop: search.improved.append("hosted"))
+    monkeypatch.setattr(module.partial_recompute, "improve", lambda search, stop: search.improved.append("partial"))
+    monkeypatch.setattr(module.offload, "improve", lambda search, stop: search.improved.append("hosted"))
     ends = finals or {}
     monkeypatch.setattr(module, "finished", lambda search, asked, stop, **_: ends.get(search.best_s, (None, ())))
     given: Any = Ask(read(text)), setting or Setting(), asked or Asked(), stop, told
@@ -134,7 +133,7 @@ class Ask:
 @dataclass(frozen=True)
 class Setting:
     modules: tuple[Any, ...] = ()
-    wishes: Any = None
+    constraints: Any = None
     schedules: tuple[str, ...] = ("1f1b", CUSTOM)
 
     @property
@@ -189,7 +188,7 @@ def test_a_search_that_is_told_to_stop_settles_what_it_knows(monkeypatch: pytest
 
 
 def test_the_least_memory_is_not_refined(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Least(Told, Roomiest):  # type: ignore[misc]
+    class Least(Told, LeastMemory):  # type: ignore[misc]
         lower_bytes = 70.0
 
     solved = answered(monkeypatch, POOLS, [Least(10.0, 8.0)], {10.0: (refined(1.0), ("note",))}, objective="memory")
@@ -281,7 +280,7 @@ def test_a_time_to_stop_at(monkeypatch: pytest.MonkeyPatch) -> None:
 # What is asked of a search -------------------------------------------------------------------------------------------
 
 
-MADE = Asked(Wishes({"schedule": (CUSTOM,)}))
+MADE = Asked(Constraints({"schedule": (CUSTOM,)}))
 
 
 def test_schedules_that_are_made_are_for_time_and_targets_that_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,16 +302,16 @@ def test_schedules_that_are_made_are_for_time_and_targets_that_run_them(monkeypa
             "take one of them back",
         ),
     ):
-        with pytest.raises((ScheduleNotExpressible, WishesContradict)) as refused:
+        with pytest.raises((ScheduleNotExpressible, ConstraintsContradict)) as refused:
             answered(monkeypatch, FOUR, [], asked=MADE, setting=setting, objective=objective)
         assert (refused.value.place, refused.value.cause, refused.value.fix) == (place, cause, fix)
-    named = Asked(Wishes({"schedule": (CUSTOM, "1f1b")}))
+    named = Asked(Constraints({"schedule": (CUSTOM, "1f1b")}))
     assert answered(monkeypatch, FOUR, [Told(10.0, 8.0)], asked=named, setting=Setting(schedules=())).lower == 8.0
 
 
 def test_a_search_knows_its_wishes_its_kind_and_how_much_it_may_price(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of unlike pools fewer are priced; modules are looked for in the model first."""
-    monkeypatch.setattr(module, "space_of", lambda setting, cluster, wishes: (cluster.ranks, wishes))
+    monkeypatch.setattr(module, "space_of", lambda setting, cluster, constraints: (cluster.ranks, constraints))
     monkeypatch.setattr(module.Emission, "of", staticmethod(lambda *of: of[1:]))
 
     def kind(setting: object, prices: object, space: object, most: int) -> Any:
@@ -324,7 +323,7 @@ def test_a_search_knows_its_wishes_its_kind_and_how_much_it_may_price(monkeypatc
         setting: Any = SimpleNamespace(price=pricing.price_of(cluster))
         made: Any = module._search(ask, setting, MADE, kind)  # type: ignore[arg-type]
         assert (made.setting, made.prices, made.most) == (setting, setting.price.prices, most)
-        assert (made.space, made.emission) == ((cluster.ranks, MADE.wishes), ("m", cluster))
+        assert (made.space, made.emission) == ((cluster.ranks, MADE.constraints), ("m", cluster))
     pin: Any = "a pin"
     some: Any = (SimpleNamespace(modules=(pin,)), SimpleNamespace(modules=()))
     assert [module._by_time(one) for one in some] == [PinnedSearch, Search]
@@ -358,7 +357,7 @@ def test_what_pins_alone_mean_is_tried_first_where_it_can_be() -> None:
 
     def settled(one: Config, batch: int) -> Config:
         if one.tp == 4:
-            raise WishesContradict(place="", cause="", fix="")
+            raise ConstraintsContradict(place="", cause="", fix="")
         return replace(one, sp=batch == 8)
 
     space: Any = SimpleNamespace(ranks=8, global_batch=8, grants=lambda one: one.tp != 8)
@@ -374,7 +373,7 @@ def test_the_space_of_a_model_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> N
     found: dict[str, list[int]] = {"heads": [12, 8], "group": [3], "experts": [8, 6]}
     monkeypatch.setattr(module, "extents", lambda fold, name: found.get(name, []))
     monkeypatch.setattr(module, "layers_of", lambda fold: f"layers of {fold}")
-    wishes: Any = SimpleNamespace(named="named wishes")
+    constraints: Any = SimpleNamespace(named="named constraints")
     cluster = read(POOLS.replace("gpus_per_host = 2\n[[link]]", "gpus_per_host = 4\n[[link]]"))
     for attention, heads in (("math", [12, 8]), ("flash", [])):
         found["heads"] = heads
@@ -383,11 +382,11 @@ def test_the_space_of_a_model_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> N
             workload=SimpleNamespace(global_batch=24, seq=512, stack=SimpleNamespace(attention=attention)),
             target=ANY,
         )
-        made = module.space_of(setting, cluster, wishes)
+        made = module.space_of(setting, cluster, constraints)
         assert (made.ranks, made.per_host, made.global_batch, made.seq) == (14, 2, 24, 512)
         assert (made.layers, made.experts) == (f"layers of the fold at {LEAST_BATCH}", (8, 6))
         assert (made.heads, made.scores) == (4 if heads else 3, attention == "math")
-        assert (made.target, made.wishes) == (ANY, "named wishes")
+        assert (made.target, made.constraints) == (ANY, "named constraints")
 
 
 def test_modules_that_are_not_there_are_refused_before_anything_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +394,7 @@ def test_modules_that_are_not_there_are_refused_before_anything_is_searched(monk
 
     def resolved(modules: object, fold: object) -> None:
         assert (modules, fold) == (asked.modules, None)
-        raise WishesContradict(place="", cause="", fix="")
+        raise ConstraintsContradict(place="", cause="", fix="")
 
-    with pytest.raises(WishesContradict):
+    with pytest.raises(ConstraintsContradict):
         answered(monkeypatch, FOUR, [], asked=asked, resolved=resolved)

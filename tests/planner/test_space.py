@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from meshwright.planner.pins import Config, parse
-from meshwright.planner.pricing import target_of
-from meshwright.planner.space import Space, Storage, Wishes
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.pins import Config, parse
+from meshwright.planner.question.pricing import target_of
+from meshwright.planner.space.declared import Space, Storage
 
 ANY = target_of("any")
 
@@ -28,8 +29,8 @@ def space(*, pins: str = "", never: dict[str, tuple[Any, ...]] | None = None, **
         "scores": False,
         "target": ANY,
     }
-    wishes = replace(Wishes.of(parse([pins])), never=never or {})
-    return Space(**own | {"wishes": wishes} | changes)
+    constraints = replace(Constraints.of(parse([pins])), never=never or {})
+    return Space(**own | {"constraints": constraints} | changes)
 
 
 def split_ways(one: Space) -> set[tuple[int, ...]]:
@@ -294,17 +295,19 @@ def test_what_is_settled() -> None:
 
 
 def test_what_wishes_leave() -> None:
-    wishes = Wishes(only={"tp": (2, 3), "schedule": ("1f1b", "custom"), "vp": (2,)}, never={"tp": (3,)})
-    assert [wishes.grants("tp", size) for size in (2, 3, 4)] == [True, False, False]
-    assert wishes.among("tp", [1, 2]) == [2]
-    assert wishes.among("cp", [1, 2]) == [1, 2]
-    assert wishes.named.only == {"tp": (2, 3), "schedule": ("1f1b",), "vp": (2,)}
-    assert wishes.meant.only["schedule"] == ("interleaved", "custom")
-    assert Wishes(only={"schedule": ("1f1b",), "vp": (1, 2)}).meant.only["schedule"] == ("1f1b",)
-    assert Wishes(only={"schedule": ("1f1b",)}).meant.only["schedule"] == ("1f1b",)
-    assert Wishes(only={"schedule": ("1f1b", "interleaved"), "vp": (2,)}).meant.only["schedule"] == ("interleaved",)
-    made = Wishes(only={"schedule": ("custom",)})
-    assert (made.made_only, wishes.made_only, Wishes().made_only) == (True, False, False)
+    constraints = Constraints(only={"tp": (2, 3), "schedule": ("1f1b", "custom"), "vp": (2,)}, never={"tp": (3,)})
+    assert [constraints.grants("tp", size) for size in (2, 3, 4)] == [True, False, False]
+    assert constraints.among("tp", [1, 2]) == [2]
+    assert constraints.among("cp", [1, 2]) == [1, 2]
+    assert constraints.named.only == {"tp": (2, 3), "schedule": ("1f1b",), "vp": (2,)}
+    assert constraints.meant.only["schedule"] == ("interleaved", "custom")
+    assert Constraints(only={"schedule": ("1f1b",), "vp": (1, 2)}).meant.only["schedule"] == ("1f1b",)
+    assert Constraints(only={"schedule": ("1f1b",)}).meant.only["schedule"] == ("1f1b",)
+    assert Constraints(only={"schedule": ("1f1b", "interleaved"), "vp": (2,)}).meant.only["schedule"] == (
+        "interleaved",
+    )
+    made = Constraints(only={"schedule": ("custom",)})
+    assert (made.made_only, constraints.made_only, Constraints().made_only) == (True, False, False)
     assert made.named.only == {}
 
 

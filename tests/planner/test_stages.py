@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.prediction import Prediction
-from meshwright.ir.decisions import Decisions, Schedule
+from meshwright.ir.decisions.decisions import Decisions, Schedule
 from meshwright.ir.errors import LayersIndivisible, PartialAcross
-from meshwright.ir.fold import Fold
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees
-from meshwright.planner.placement import worth
-from meshwright.planner.stages import Cell, Cells, Counts, Shared, best_cuts, counts_of, recut, shared_out
-from meshwright.planner.unlike import Part, over_parts
+from meshwright.planner.refine.heterogeneous import Part, over_parts
+from meshwright.planner.refine.placement.placement import worth
+from meshwright.planner.refine.stages import Cell, Cells, Counts, Shared, best_cuts, counts_of, recut, shared_out
 from tests.planner import told
 from tests.planner.refining import LLAMA, TINY, Case, hosts
 
@@ -230,7 +230,7 @@ def test_of_all_cuts_those_that_none_beats_are_found(monkeypatch: pytest.MonkeyP
     """By trying all, where stages are as slow and as full as numbers drawn at random; one or two to a group."""
     stages, groups, microbatches = ((1, 1, 4), (2, 2, 1), (3, 3, 4), (4, 4, 8), (4, 2, 3), (2, 1, 6))[seed % 6]
     table: Any = Table(seed, 7, stages, groups, microbatches, (9.0, 4.0, 99.0)[seed % 3])
-    monkeypatch.setattr("meshwright.planner.stages.counts_of", lambda decisions, fold: decisions.counts)
+    monkeypatch.setattr("meshwright.planner.refine.stages.counts_of", lambda decisions, fold: decisions.counts)
     pace = (microbatches - 1) * (stages // groups)
     every = {one: table.taken(one) for one in all_counts(7, stages)}
     fitting = {one: own for one, own in every.items() if own}
@@ -252,7 +252,7 @@ def test_of_equal_cuts_the_most_alike_one_comes_first(monkeypatch: pytest.Monkey
     """Two seconds of a layer and one beside; whichever stage has three layers, it takes seven. Then by the numbers."""
     table: Any = Table(0, 7, 3, 3, 4, 99.0)
     table.work, table.speed, table.beside, table.unplanned = [2.0] * 7, [1.0] * 3, [1.0] * 3, (9, 9)
-    monkeypatch.setattr("meshwright.planner.stages.counts_of", lambda decisions, fold: (3, 3, 1))
+    monkeypatch.setattr("meshwright.planner.refine.stages.counts_of", lambda decisions, fold: (3, 3, 1))
     assert best_cuts(table) == [(3 * 7 + 17, (2, 2, 3))]
 
 
@@ -260,10 +260,10 @@ def test_of_equal_cuts_the_most_alike_one_comes_first(monkeypatch: pytest.Monkey
 def told_cuts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Counts]]:
     """Cuts that seem best; plans are nothing but their numbers of layers."""
     found: list[tuple[float, Counts]] = []
-    monkeypatch.setattr("meshwright.planner.stages.Cells", lambda *_: None)
-    monkeypatch.setattr("meshwright.planner.stages.best_cuts", lambda cells: found)
-    monkeypatch.setattr("meshwright.planner.stages.counts_of", lambda plan, fold: plan.counts)
-    monkeypatch.setattr("meshwright.planner.stages.recut", lambda plan, fold, counts: Numbers(counts))
+    monkeypatch.setattr("meshwright.planner.refine.stages.Cells", lambda *_: None)
+    monkeypatch.setattr("meshwright.planner.refine.stages.best_cuts", lambda cells: found)
+    monkeypatch.setattr("meshwright.planner.refine.stages.counts_of", lambda plan, fold: plan.counts)
+    monkeypatch.setattr("meshwright.planner.refine.stages.recut", lambda plan, fold, counts: Numbers(counts))
     return found
 
 

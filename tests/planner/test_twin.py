@@ -21,20 +21,20 @@ import pytest
 
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.ir.decisions import Schedule
+from meshwright.ir.decisions.decisions import Schedule
+from meshwright.ir.decisions.project import Sizes, layers_of, projected, sizes_of
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.shrink import Scale
-from meshwright.ir.frontends.twin import twin_of
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.twin import twin_of
 from meshwright.ir.names import Degrees
-from meshwright.ir.project import Sizes, layers_of, projected, sizes_of
 from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups
-from meshwright.ir.workload import STACKS
-from meshwright.planner import twin as planner_twin
-from meshwright.planner.twin import Planned, twinned
-from meshwright.planner.verify_needs import parameters_of
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import STACKS
+from meshwright.planner.check.needs import parameters_of
+from meshwright.planner.plan import twin as planner_twin
+from meshwright.planner.plan.twin import Planned, twinned
 from tests.backends.torch_.proved import proved
 from tests.planner.told import config
 from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, over_unlike, planned, subject_of

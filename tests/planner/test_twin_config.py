@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.project import Sizes
-from meshwright.planner.twin import _config, _told
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan
+from meshwright.ir.decisions.project import Sizes
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.planner.plan.twin import _config, _told
 from tests.planner.handmade import config
 
 

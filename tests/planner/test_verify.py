@@ -14,10 +14,13 @@ import pytest
 from meshwright.backends.torch_.verify import emitted
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import VerificationTooLarge
-from meshwright.ir.graph import Type
-from meshwright.planner import alone, verify, verify_needs
-from meshwright.planner.alone import Alone
-from meshwright.planner.verify_needs import Needs, available_bytes, needs_of, parameters_of
+from meshwright.ir.graph.graph import Type
+from meshwright.planner.check import needs
+from meshwright.planner.check.alone import Alone
+from meshwright.planner.check.needs import Needs, available_bytes, needs_of, parameters_of
+from meshwright.planner.cli.verbs import verify
+from meshwright.planner.cli.views import alone as of_alone
+from meshwright.planner.cli.views import verify as of_run
 
 MIB, GIB = 2**20, 2**30
 
@@ -61,7 +64,7 @@ def test_what_is_said_of_rounding(
     words: dict[str, Any], whole: int, planned: tuple[float, ...], lines: list[str]
 ) -> None:
     """One of three things, or nothing."""
-    told = list(verify.shown(found(**words), whole, planned))
+    told = list(of_run.shown(found(**words), whole, planned))
     assert told[:3] == HEAD
     assert told[len(told) - 2 :] == COMMUNICATED
     rounding = told[3:-2]
@@ -73,7 +76,7 @@ def test_everything_is_said_in_its_order() -> None:
     """Rank 2 is the fullest: 4 of its 5 MiB were used. Of 21 differences twenty are printed."""
     off = tuple(f"rank {rank} is off" for rank in range(20))
     one = found(once=(("broadcast", "tp", 2, 4096),), memory=(MIB, 2 * MIB, 4 * MIB, MIB), unlike=("odd",), off=off)
-    assert list(verify.shown(one, 6, (9.0 * MIB, 3.0 * MIB, 5.0 * MIB, 8.0 * MIB))) == [
+    assert list(of_run.shown(one, 6, (9.0 * MIB, 3.0 * MIB, 5.0 * MIB, 8.0 * MIB))) == [
         HEAD[0].replace("exact", "DIFFERENT"),
         *HEAD[1:],
         *COMMUNICATED,
@@ -84,13 +87,13 @@ def test_everything_is_said_in_its_order() -> None:
         *off[:19],
         "and 1 more: see --json",
     ]
-    twenty = list(verify.shown(found(off=off), 0, ()))
+    twenty = list(of_run.shown(found(off=off), 0, ()))
     assert twenty[-1] == "rank 19 is off"
 
 
 def test_findings_as_json() -> None:
     one = found(once=(("broadcast", "tp", 2, 4096),), memory=(MIB, 2 * MIB), rounded=3, in_fp64=0.5, off=("off",))
-    assert verify.to_json(one, 6, (3.0, 4.0, 5.0)) == {
+    assert of_run.to_json(one, 6, (3.0, 4.0, 5.0)) == {
         "exact": False,
         "ranks": 4,
         "steps": 2,
@@ -115,9 +118,9 @@ def test_memory_as_planned_is_what_ranks_hold_and_the_host_steps(monkeypatch: py
     """Of every rank once, in the order of the stages, which may share some."""
     program: Any = SimpleNamespace(stages=[SimpleNamespace(ranks=ranks) for ranks in ((2, 3), (0, 1), (2, 3))])
     held = {rank: SimpleNamespace(peak_bytes=10.0 * rank) for rank in range(4)}
-    monkeypatch.setattr(verify, "tensors_held", lambda _: held)
-    monkeypatch.setattr(verify, "stepped_on_host", lambda _: {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
-    assert verify.planned_memory(program) == (23.0, 34.0, 1.0, 12.0)
+    monkeypatch.setattr(needs, "tensors_held", lambda _: held)
+    monkeypatch.setattr(needs, "stepped_on_host", lambda _: {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
+    assert needs.planned_memory(program) == (23.0, 34.0, 1.0, 12.0)
 
 
 # What it takes -------------------------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ def test_what_is_available_here(monkeypatch: pytest.MonkeyPatch, files: dict[str
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": 4096}.__getitem__)
     monkeypatch.setattr(Path, "read_text", read)
     assert available_bytes() == least
-    assert verify_needs.FULL == 4
+    assert needs.FULL == 4
 
 
 # One rank alone ------------------------------------------------------------------------------------------------------
@@ -215,10 +218,10 @@ ONE, OTHER = rank(0, 0, 2), rank(6, 1, differences=("a send is missing", "so is 
 
 
 def test_a_rank_that_is_done_is_told() -> None:
-    assert alone.line(ONE) == (
+    assert of_alone.line(ONE) == (
         "rank 0, stages 0 2: 5 collectives and messages as planned; 1.2 s, 0.5 s of CPU, 1.00 MiB"
     )
-    assert alone.line(OTHER) == (
+    assert of_alone.line(OTHER) == (
         "rank 6, stage 1: 11 collectives and messages DIFFERENT; 2.5 s, 0.2 s of CPU, 2.00 MiB"
     )
 
@@ -226,20 +229,20 @@ def test_a_rank_that_is_done_is_told() -> None:
 def test_all_ranks_are_summed_up() -> None:
     """The most that any took; what the first communicates; then what differs, rank by rank."""
     rows = ["rank 0, per step  3 all_reduce over dp, 2.00 KiB", "rank 0, per step  2 send over pp, 512 B"]
-    assert list(alone.shown([ONE, OTHER], 16)) == [
+    assert list(of_alone.shown([ONE, OTHER], 16)) == [
         "2 of 16 ranks, each alone: DIFFERENT; at most 2.5 s, 0.5 s of CPU and 2.00 MiB",
         *rows,
         "rank 6: a send is missing",
         "rank 6: so is another",
     ]
-    assert list(alone.shown([ONE], 16)) == [
+    assert list(of_alone.shown([ONE], 16)) == [
         "1 of 16 ranks, each alone: communicates what is priced; at most 1.2 s, 0.5 s of CPU and 1.00 MiB",
         *rows,
     ]
 
 
 def test_ranks_alone_as_json() -> None:
-    told = alone.to_json([ONE, OTHER], 16)
+    told = of_alone.to_json([ONE, OTHER], 16)
     assert (told["exact"], told["ranks"], len(told["alone"])) == (False, 16, 2)
     assert told["alone"][0] == {
         "rank": 0,
@@ -253,7 +256,7 @@ def test_ranks_alone_as_json() -> None:
         "peak_bytes": MIB,
         "differences": [],
     }
-    assert alone.to_json([ONE], 16)["exact"] is True
+    assert of_alone.to_json([ONE], 16)["exact"] is True
 
 
 # The command ---------------------------------------------------------------------------------------------------------
@@ -278,7 +281,7 @@ def ran(
         return [one]
 
     monkeypatch.setattr(verify, "load_plan", lambda path: plan)
-    monkeypatch.setattr(verify, "reenter", lambda plan, model: f"again, {model}")
+    monkeypatch.setattr(verify, "reload", lambda plan, model: f"again, {model}")
     monkeypatch.setattr(verify, "subject_of", lambda again: own)
     monkeypatch.setattr(verify, "tiny", lambda again, folder: twin)
     monkeypatch.setattr(verify, "check_torch", lambda: None)
@@ -338,9 +341,9 @@ def test_what_is_printed_and_kept(
     """Two groups leave three collectives each unexecuted."""
     ran(monkeypatch, found(), out=str(tmp_path / "kept"))
     assert (tmp_path / "kept").is_dir()
-    assert capsys.readouterr().out.splitlines() == list(verify.shown(found(), 6, (GIB, GIB)))
+    assert capsys.readouterr().out.splitlines() == list(of_run.shown(found(), 6, (GIB, GIB)))
     ran(monkeypatch, found(), json=True)
-    assert capsys.readouterr().out == f"{json.dumps(verify.to_json(found(), 6, (GIB, GIB)), indent=2)}\n"
+    assert capsys.readouterr().out == f"{json.dumps(of_run.to_json(found(), 6, (GIB, GIB)), indent=2)}\n"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -351,11 +354,11 @@ def test_ranks_alone_are_told_one_by_one(
     subject: Any = SimpleNamespace(ranks=16)
     args = Namespace(time_limit=60.0, json=as_json)
     for ranks, good in (([ONE, OTHER], False), ([ONE], True)):
-        monkeypatch.setattr(alone, "each_alone", lambda *_, ranks=ranks, **__: iter(ranks))
-        assert alone.verify_alone(subject, Path(), args) == good
+        monkeypatch.setattr(verify, "each_alone", lambda *_, ranks=ranks, **__: iter(ranks))
+        assert verify.verify_alone(subject, Path(), args) == good
         out, err = capsys.readouterr()
-        lines = "".join(f"{alone.line(one)}\n" for one in ranks)
+        lines = "".join(f"{of_alone.line(one)}\n" for one in ranks)
         if as_json:
-            assert (out, err) == (f"{json.dumps(alone.to_json(ranks, 16), indent=2)}\n", lines)
+            assert (out, err) == (f"{json.dumps(of_alone.to_json(ranks, 16), indent=2)}\n", lines)
         else:
-            assert (out, err) == (lines + "".join(f"{line}\n" for line in alone.shown(ranks, 16)), "")
+            assert (out, err) == (lines + "".join(f"{line}\n" for line in of_alone.shown(ranks, 16)), "")

@@ -10,12 +10,12 @@ import pytest
 from rich.table import Table
 
 from meshwright.cost_models.prediction import Held, Prediction, StagePrediction
-from meshwright.planner import report
-from meshwright.planner.pins import Config, fill, parse
-from meshwright.planner.plan_types import Bounds
-from meshwright.planner.plan_view import amount, difference_table, gap_text, in_words, short
-from meshwright.planner.search import Found
-from meshwright.planner.tables import rows_alike, share_table, worth
+from meshwright.planner.answer import report
+from meshwright.planner.cli.views.plan import amount, difference_table, gap_text, in_words, short
+from meshwright.planner.cli.views.tables import rows_alike, share_table, worth
+from meshwright.planner.plan.types import Bounds
+from meshwright.planner.question.pins import Config, fill, parse
+from meshwright.planner.search.search import Found
 
 GIB = 2**30
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.planner import workers
-from meshwright.planner.workers import _collect, _Crew, shared_out
+from meshwright.planner.answer import workers
+from meshwright.planner.answer.workers import _collect, _Crew, shared_out
 
 BATCHES = [[0, 1, 2], [3], [], [4, 5, 6, 7], [8, 9]]
 

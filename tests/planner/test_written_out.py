@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks.searches import Case, drawn, opened
 from meshwright.cost_models.prediction import Prediction
-from meshwright.ir.decisions import BodyPlan, Decisions
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.fold import Body, Fold, FromSegment, Segment, Source
-from meshwright.planner.pricing import Setting
-from meshwright.planner.solve import solve
+from meshwright.ir.graph.fold import Body, Fold, FromSegment, Segment, Source
+from meshwright.planner.answer.solve import solve
+from meshwright.planner.question.pricing import Setting
 from tests.planner.solved import TINY, question
 
 

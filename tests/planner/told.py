@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
-from meshwright.planner.pins import Config
+from meshwright.planner.question.pins import Config
 
 
 def config(**changes: Any) -> Config:

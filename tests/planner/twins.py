@@ -9,19 +9,19 @@ from typing import Any
 
 from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.backends.torch_.emit import Subject
-from meshwright.ir.decisions import Schedule
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.capture import Captured, capture
+from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.lower import lower
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.stages import layer_calls
-from meshwright.ir.workload import Workload
-from meshwright.planner.pins import fill, parse
-from meshwright.planner.twin import Planned
-from meshwright.planner.unlike import neighbours, over_parts
+from meshwright.ir.program.lower import lower
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.plan.twin import Planned
+from meshwright.planner.question.pins import fill, parse
+from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA, OWN = str(EXAMPLES / "configs" / "llama-3.1-8b"), f"{EXAMPLES / 'llama.py'}:llama_8b"

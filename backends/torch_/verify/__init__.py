@@ -1,10 +1,11 @@
-"""torch as the oracle: local kernels for the reference interpreter, and simulated plans held against autograd.
+"""Verification: emitted scripts against the model on one device, and torch as the oracle of the interpreter.
 
-    eager      every kind of operator as torch runs it, on whole tensors
-    kernels    the same on one device's shards, told which global ranges they are
-    simulate   torch as the interpreter's tensor library
-    compare    a body under a plan on simulated devices, against autograd on the whole graph
-    rules      a user's registered rule, split in every way that it allows
-
-`eager` and autograd share nothing with the rules and the lowering that they judge.
+| module | what it has |
+|---|---|
+| `emitted` | a script against the model it was written for, on this machine |
+| `run/` | the processes of a script, and what is counted in them |
+| `reference`, `apart` | the user's model on one device; micro-batches that mean something else to it |
+| `groups`, `predicted` | what groups of ranks hold, and the collectives that a Program has |
+| `equal` | when tensors of a run are those of the model |
+| `interpreted/` | rules and programs on simulated devices, against autograd: it shares nothing with what it judges |
 """

@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.backends.torch_.emit.printed.axes import axes_of
-from meshwright.backends.torch_.emit.subject import Subject
-from meshwright.backends.torch_.emit.unlike import kinds_of
-from meshwright.backends.torch_.emit.writing.weighing import weight_of
-from meshwright.ir.fold import shortened, unfold
-from meshwright.ir.microbatch import microbatch
-from meshwright.ir.shares import shares_along
-from meshwright.ir.weights import COUNT, SUM, Step, Weight
+from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.backends.torch_.emit.read.unlike import kinds_of
+from meshwright.backends.torch_.emit.write.steps.weighing import weight_of
+from meshwright.ir.analysis.microbatch import microbatch
+from meshwright.ir.analysis.weights import COUNT, SUM, Step, Weight
+from meshwright.ir.graph.fold import shortened, unfold
+from meshwright.ir.sharding.shares import shares_along
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,16 +33,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.backends.torch_.verify.apart import Apart, apart_of
-from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.equal import FLOOR, Compared, Off, close, compared, distances
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
-from meshwright.backends.torch_.verify.ranks import IN_FP64, START
 from meshwright.backends.torch_.verify.reference import EXACT, LOW, Reference, Stepped
-from meshwright.ir.calls import Calls
+from meshwright.backends.torch_.verify.run.counting import Collective
+from meshwright.backends.torch_.verify.run.ranks import IN_FP64, START
 from meshwright.ir.errors import RanksFailed
-from meshwright.ir.workload import Workload
+from meshwright.ir.graph.calls import Calls
+from meshwright.ir.target.workload import Workload
 
 QUESTION_BYTES = 4
 PATIENCE_S = 5.0
@@ -320,7 +320,7 @@ def _question(key: Collective) -> bool:
 
 def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: float) -> None:
     """Start the ranks, and leave none behind: they are a process group of their own, which is ended as a whole."""
-    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", str(os.getpid()), str(steps)]
+    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.run.ranks", str(os.getpid()), str(steps)]
     for job, folder in zip(jobs, folders, strict=True):
         command += [str(job.script), str(job.ranks), str(folder)]
     said = folders[0] / "said"

@@ -3,9 +3,10 @@
 Ranks are numbered as emitted scripts number them: group by group, in the order of the mesh within. Without a pipeline
 there is one group.
 
-Between stages every value is a message of its own: who sends it, who receives it, and its bytes (`ir.crossing`). Where
-both stages are arranged alike, every rank sends its shard to the one that stands where it does. In a ring of attention
-keys and values are messages to the next rank, each of its own; on the way back their gradients are, too.
+Between stages every value is a message of its own: who sends it, who receives it, and its bytes
+(`ir.program.crossing`). Where both stages are arranged alike, every rank sends its shard to the one that stands where
+it does. In a ring of attention keys and values are messages to the next rank, each of its own; on the way back their
+gradients are, too.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from itertools import combinations
 from math import prod
 from typing import TypeVar
 
-from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.predicted import Predicted, predicted
-from meshwright.ir.crossing import End, messages
-from meshwright.ir.fold import Fold, joined
-from meshwright.ir.graph import ITEMSIZE
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.peers import places_of, seen_by
-from meshwright.ir.program import Program, Ring, Tie
-from meshwright.ir.ties import ends_of, exchanged
-from meshwright.ir.workload import Workload
+from meshwright.backends.torch_.verify.run.counting import Collective
+from meshwright.ir.graph.fold import Fold, joined
+from meshwright.ir.graph.graph import ITEMSIZE
+from meshwright.ir.program.crossing import End, messages
+from meshwright.ir.program.program import Program, Ring, Tie
+from meshwright.ir.program.ties import ends_of, exchanged
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.peers import places_of, seen_by
+from meshwright.ir.target.workload import Workload
 
 FINITE_BYTES = 4
 """By which ranks tell one another whether gradients are finite, where losses are scaled."""

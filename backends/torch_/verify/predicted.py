@@ -22,11 +22,11 @@ from math import prod
 
 from meshwright.backends.printing.rows import rows_of
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.fold import Call, Fold, FromInput
-from meshwright.ir.graph import Graph
-from meshwright.ir.program import BodyProgram, Move, Program, Statement
-from meshwright.ir.reshard import given_elements
-from meshwright.ir.workload import Workload
+from meshwright.ir.graph.fold import Call, Fold, FromInput
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.program.program import BodyProgram, Move, Program, Statement
+from meshwright.ir.sharding.reshard import given_elements
+from meshwright.ir.target.workload import Workload
 
 COUNT_BYTES = 8
 SCALAR_BYTES = 4

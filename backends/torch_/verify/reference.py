@@ -25,14 +25,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.func import functional_call
 
 from meshwright.backends.torch_.verify.apart import Apart
-from meshwright.backends.torch_.verify.loading import load
-from meshwright.backends.torch_.verify.precise import precise, widened
-from meshwright.backends.torch_.verify.state import buffers_of
-from meshwright.backends.torch_.verify.still import Still
-from meshwright.ir.calls import Calls
+from meshwright.backends.torch_.verify.run.loading import load
+from meshwright.backends.torch_.verify.run.precise import precise, widened
+from meshwright.backends.torch_.verify.run.state import buffers_of
+from meshwright.backends.torch_.verify.run.still import Still
 from meshwright.ir.errors import NoLoss
-from meshwright.ir.frontends.own_loss import own_loss
-from meshwright.ir.workload import Workload
+from meshwright.ir.frontends.torch_.sources.own_loss import own_loss
+from meshwright.ir.graph.calls import Calls
+from meshwright.ir.target.workload import Workload
 
 SEED = 0
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)

@@ -8,10 +8,10 @@ import pytest
 
 from meshwright.backends.printing.rows import along_rows, merged, renumbered, rows_of, travelled
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph import Graph, Op, Type
-from meshwright.ir.placement import Placement, Shard, State
-from meshwright.ir.reshard import Step
-from meshwright.ir.routes import Way
+from meshwright.ir.graph.graph import Graph, Op, Type
+from meshwright.ir.program.routes import Way
+from meshwright.ir.sharding.placement import Placement, Shard, State
+from meshwright.ir.sharding.reshard import Step
 from tests.build import Builder
 
 CAPACITY = {"num_experts": 4, "capacity": 4, "dropless": True}

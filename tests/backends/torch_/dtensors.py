@@ -26,14 +26,14 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
-from meshwright.backends.torch_.verify.eager import EAGER
-from meshwright.ir import placement as ours
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.graph import Graph, Op
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS
-from meshwright.ir.rewrite import facts_of, rewritten
+from meshwright.backends.torch_.verify.interpreted.eager import EAGER
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.graph import Graph, Op
+from meshwright.ir.sharding import placement as ours
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS
+from meshwright.ir.sharding.rewrite import facts_of, rewritten
 
 WAIT_S = 200.0
 FLOATING = ("f64", "f32", "bf16", "f16")

@@ -15,18 +15,18 @@ from typing import Any
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Job
-from meshwright.ir.apart import apart
-from meshwright.ir.calls import Calls
-from meshwright.ir.decisions import Decisions
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.capture import capture
+from meshwright.ir.decisions.apart import apart
+from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.frontends.load import in_dtype, load_model
-from meshwright.ir.lower import lower
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.calls import Calls
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.pinned import Pinned
-from meshwright.ir.program import Program
-from meshwright.ir.workload import Workload
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import Program
+from meshwright.ir.target.workload import Workload
 
 ROOT = Path(__file__).parents[3]
 TINY = f"{ROOT / 'examples' / 'llama.py'}:tiny"

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.planner.verify import planned_memory
+from meshwright.planner.check.needs import planned_memory
 
 NEAR = 0.05
 """What the planned and the measured fullest instant may be apart."""

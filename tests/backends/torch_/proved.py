@@ -35,8 +35,8 @@ import transformers
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Job, Verified, verify
-from meshwright.ir.program_text import program_text
-from meshwright.planner.verify import planned_memory
+from meshwright.ir.program.text import program_text
+from meshwright.planner.check.needs import planned_memory
 
 ROOT = Path(__file__).parents[3]
 RECORDS = Path(__file__).parent / "proved"

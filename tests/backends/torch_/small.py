@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
-from meshwright.backends.torch_.emit.axes import cuts_more
-from meshwright.backends.torch_.emit.files import parts_of as parts_in
-from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.subject import Subject
-from meshwright.ir.calls import Calls
-from meshwright.ir.decisions import Decisions
-from meshwright.ir.fold import Fold
-from meshwright.ir.graph import Graph
-from meshwright.ir.lower import lower
+from meshwright.backends.torch_.emit.read.axes import cuts_more
+from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.backends.torch_.emit.write.files import parts_of as parts_in
+from meshwright.backends.torch_.emit.write.parts import Parts
+from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.graph.calls import Calls
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.workload import Workload
+from meshwright.ir.program.lower import lower
+from meshwright.ir.target.workload import Workload
 from tests.llama_block import Sizes, model
 
 FP32 = Workload(global_batch=8, seq=16, precision="fp32", recipe="fp32")

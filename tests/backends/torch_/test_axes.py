@@ -6,13 +6,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from meshwright.backends.torch_.emit.axes import Axes, cuts_more
 from meshwright.backends.torch_.emit.printed.axes import axes_of, printed_axes
-from meshwright.backends.torch_.emit.subject import Subject
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.program import Add, Move
-from meshwright.ir.reshard import Step
+from meshwright.backends.torch_.emit.read.axes import Axes, cuts_more
+from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.ir.program.program import Add, Move
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.reshard import Step
 from tests.backends.torch_.small import planned, subject
 
 Exchange = tuple[str, str, str, int]

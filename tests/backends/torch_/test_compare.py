@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.verify import compare, step
-from meshwright.backends.torch_.verify.compare import (
+from meshwright.backends.torch_.verify.interpreted import compare, step
+from meshwright.backends.torch_.verify.interpreted.compare import (
     Sharded,
     Whole,
     largest,
@@ -19,15 +19,15 @@ from meshwright.backends.torch_.verify.compare import (
     spread,
     whole,
 )
-from meshwright.backends.torch_.verify.simulate import TorchKernels
-from meshwright.backends.torch_.verify.step import Data, Reference, random_data, reference, step_differences
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment, unfold
-from meshwright.ir.graph import Graph, Type
-from meshwright.ir.interp_step import StepResult
-from meshwright.ir.mesh import Mesh
+from meshwright.backends.torch_.verify.interpreted.simulate import TorchKernels
+from meshwright.backends.torch_.verify.interpreted.step import Data, Reference, random_data, reference, step_differences
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment, unfold
+from meshwright.ir.graph.graph import Graph, Type
+from meshwright.ir.interp.steps import StepResult
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.placement import Placement
-from meshwright.ir.program import Local
+from meshwright.ir.program.program import Local
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement
 from tests.build import Builder
 from tests.llama_block import Sizes, model
 

@@ -11,7 +11,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from meshwright.backends.torch_.verify.counting import Counting
+from meshwright.backends.torch_.verify.run.counting import Counting
 
 ALL, PAIR = (0, 1, 2, 3), (2, 3)
 

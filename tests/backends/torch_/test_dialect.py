@@ -15,24 +15,24 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
 from meshwright.backends.printing import LocalOp, items_of
-from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.printed.dialect import Torch
-from meshwright.backends.torch_.emit.printed.moves import TEXT
-from meshwright.backends.torch_.emit.printed.operators import WRITERS
-from meshwright.backends.torch_.verify.eager import EAGER
-from meshwright.backends.torch_.verify.kernels import KERNELS
-from meshwright.backends.torch_.verify.rules import single, strategies
-from meshwright.backends.torch_.verify.simulate import TorchKernels
-from meshwright.ir.adjoint import Split, Strategy, apply, choices
-from meshwright.ir.decisions import BodyPlan
+from meshwright.backends.torch_.emit.printed.language.dialect import Torch
+from meshwright.backends.torch_.emit.printed.language.moves import TEXT
+from meshwright.backends.torch_.emit.printed.language.operators import WRITERS
+from meshwright.backends.torch_.emit.read.axes import joined
+from meshwright.backends.torch_.verify.interpreted.eager import EAGER
+from meshwright.backends.torch_.verify.interpreted.kernels import KERNELS
+from meshwright.backends.torch_.verify.interpreted.rules import single, strategies
+from meshwright.backends.torch_.verify.interpreted.simulate import TorchKernels
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionPrinted, IllegalStrategy, IndivisibleExtent, SectionsMismatch
-from meshwright.ir.graph import Type
-from meshwright.ir.interp import LocalCall, factor_spans, shard
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS, Placement, Sections, Shard, Uneven
-from meshwright.ir.reshard import MOVES, Step
-from meshwright.ir.routes import Routed, routed
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.interp.bodies import LocalCall, factor_spans, shard
+from meshwright.ir.program.routes import Routed, routed
 from meshwright.ir.rules import Signature, infer, kinds
+from meshwright.ir.sharding.adjoint import Split, Strategy, apply, choices
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS, Placement, Sections, Shard, Uneven
+from meshwright.ir.sharding.reshard import MOVES, Step
 from tests.samples import SAMPLES, tensors
 
 UNPRINTED = {"constant", "dispatch", "combine", "opaque", "dropout", "cast", "grouped_mm"}

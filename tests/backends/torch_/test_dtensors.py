@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from meshwright.backends.torch_.verify.compare import TOLERANCE, largest, random_values, whole
-from meshwright.backends.torch_.verify.simulate import exact
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.graph import Graph
-from meshwright.ir.mesh import Mesh
+from meshwright.backends.torch_.verify.interpreted.compare import TOLERANCE, largest, random_values, whole
+from meshwright.backends.torch_.verify.interpreted.simulate import exact
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, template
+from meshwright.ir.sharding.mesh import Mesh
 from meshwright.planner.block.build import build
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.block.space import Space

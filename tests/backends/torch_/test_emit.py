@@ -18,8 +18,7 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified, verify
-from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.decisions import Schedule
+from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.errors import (
     EmissionModel,
     EmissionRecompute,
@@ -30,11 +29,12 @@ from meshwright.ir.errors import (
     MeshwrightError,
     RanksFailed,
 )
-from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of
 from meshwright.ir.names.pinned import Allowed, Pinned
-from meshwright.ir.placement import Placement
-from meshwright.planner.compare import read_run
+from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.placement import Placement
+from meshwright.planner.answer.compare import read_run
 from tests.backends.torch_ import golden
 from tests.backends.torch_.emitted import BATCH, SEQ, job, lowered, model, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned

@@ -9,10 +9,10 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.ir.adjoint import Choice, Split, Strategy
 from meshwright.ir.names.held import Subject as Held
 from meshwright.ir.names.held import holds
 from meshwright.ir.names.pinned import NOTHING_PINNED
+from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
 from tests.backends.torch_.emitted import lowered, subject, unclean, written
 from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit_statistics import NORMED, UNET

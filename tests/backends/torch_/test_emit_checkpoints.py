@@ -15,7 +15,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from meshwright.backends.torch_.emit import Subject
-from meshwright.ir.decisions import Schedule
+from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.names import Degrees
 from tests.backends.torch_.emitted import MIXED, subject, written
 from tests.backends.torch_.proved import observed
@@ -112,7 +112,7 @@ def first_of(plan: str) -> str:
 
 
 def run(plans: Mapping[str, Subject], scripts: Mapping[str, Path]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", str(os.getpid()), "3"]
+    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.run.ranks", str(os.getpid()), "3"]
     for plan, script in scripts.items():
         more = SAVES if plan == first_of(plan) else RESUMES
         text = script.read_text().replace("CLIP = 0.0", f"CLIP = {CLIP}").replace("2.0**16, 0", SOON)

@@ -23,11 +23,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from benchmarks.emitted_matrix import Small
 from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.printed.moves import used_by
+from meshwright.backends.torch_.emit.printed.language.moves import used_by
 from meshwright.ir.errors import CombinationNotExpressible, EmissionSoftware
 from meshwright.ir.names import Degrees
 from meshwright.ir.quoting import identifier
-from meshwright.ir.workload import STACKS
+from meshwright.ir.target.workload import STACKS
 from tests.backends.torch_.emitted import ROOT, WORKLOAD, subject, unclean, written
 from tests.backends.torch_.proved import proved
 

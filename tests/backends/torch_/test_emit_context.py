@@ -16,15 +16,15 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.printed.ring import KERNELS, ring
+from meshwright.backends.torch_.emit.printed.language.ring import KERNELS, ring
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.graph import Op
-from meshwright.ir.lower import lower
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.graph import Op
 from meshwright.ir.names import Degrees, template
+from meshwright.ir.program.lower import lower
 from tests.backends.torch_.emitted import BATCH, ROOT, SEQ, WORKLOAD, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved

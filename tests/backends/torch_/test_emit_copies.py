@@ -8,11 +8,11 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from meshwright.backends.torch_.emit.axes import Axes
-from meshwright.backends.torch_.emit.copies import COPIED, Copies
-from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.subject import Piece
-from meshwright.backends.torch_.emit.writing.copies import sum_scalars
+from meshwright.backends.torch_.emit.read.axes import Axes
+from meshwright.backends.torch_.emit.read.copies import COPIED, Copies
+from meshwright.backends.torch_.emit.read.subject import Piece
+from meshwright.backends.torch_.emit.write.parts import Parts
+from meshwright.backends.torch_.emit.write.steps.copies import sum_scalars
 
 
 def test_gradients_add_up_along_axes_that_neither_cut_a_parameter_nor_compute_it_alike() -> None:

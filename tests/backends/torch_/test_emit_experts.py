@@ -17,15 +17,15 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
-from meshwright.ir.calls import Calls
-from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.moe import routed_experts
-from meshwright.ir.lower import lower
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.frontends.torch_.operators.moe import routed_experts
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.graph.calls import Calls
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
+from meshwright.ir.program.lower import lower
+from meshwright.ir.sharding.mesh import Mesh
 from tests.backends.torch_.emitted import BATCH, SEQ, WORKLOAD, unclean, written
 from tests.backends.torch_.measured import assert_fullest_planned, assert_planned
 from tests.backends.torch_.mixtures import limited

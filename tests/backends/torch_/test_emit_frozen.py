@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.planner.cli import main
+from meshwright.planner.cli.main import main
 
 MODEL = """
 import torch

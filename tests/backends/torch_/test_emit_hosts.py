@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.backends.torch_.emit.files import Files
-from meshwright.backends.torch_.emit.hosts import Seat, check_order, on_hosts, on_several
-from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.backends.torch_.emit.write.files import Files
+from meshwright.backends.torch_.emit.write.hosts import Seat, check_order, on_hosts, on_several
+from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import EmissionTarget
-from meshwright.planner.emit import seats
+from meshwright.planner.cli.verbs.emit import seats
 
 ROOT = Path(__file__).parents[3]
 PYTHON = f"""#!/bin/sh

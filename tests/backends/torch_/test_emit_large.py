@@ -10,16 +10,16 @@ import pytest
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.fake import counted
 from meshwright.backends.torch_.verify.groups import groups_of, unlike
+from meshwright.backends.torch_.verify.run.fake import counted
 from meshwright.ir.errors import RanksFailed
-from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.lower import lower
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.names import template
-from meshwright.ir.workload import Workload
-from meshwright.planner.pins import fill, parse
+from meshwright.ir.program.lower import lower
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.question.pins import fill, parse
 from tests.planner.twins import LLAMA
 
 RANKS, RANK, SEQ, BATCH = 256, 77, 512, 32

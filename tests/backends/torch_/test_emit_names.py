@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.shrink import Scale
-from meshwright.ir.frontends.twin import twin_of
+from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.twin import twin_of
 from tests.backends.torch_.emitted import ROOT, subject
 
 MODULES = ("embedding", "blocks", "attention_norm", "attention", "feed_forward_norm", "feed_forward", "norm", "head")

@@ -19,8 +19,8 @@ from torch.func import functional_call
 from benchmarks.emitted_matrix import Made, Small
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.printed.moves import used_by
-from meshwright.backends.torch_.emit.writing.scaling import TEXT
+from meshwright.backends.torch_.emit.printed.language.moves import used_by
+from meshwright.backends.torch_.emit.write.steps.scaling import TEXT
 from meshwright.ir.errors import EmissionSoftware
 from meshwright.ir.names import Degrees
 from tests.backends.torch_.emitted import MIXED, ROOT, job, subject, unclean, written

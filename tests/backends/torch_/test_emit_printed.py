@@ -11,10 +11,10 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionStorage
 from meshwright.ir.quoting import identifier
+from meshwright.ir.sharding.adjoint import Strategy
 from tests.backends.torch_.emitted import MIXED as LOW
 from tests.backends.torch_.emitted import TINY, lowered, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned

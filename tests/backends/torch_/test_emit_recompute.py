@@ -11,9 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.loading import load
+from meshwright.backends.torch_.verify.run.loading import load
 from meshwright.ir.errors import EmissionRecompute
-from meshwright.ir.program import Compute
+from meshwright.ir.program.program import Compute
 from tests.backends.torch_.emitted import BATCH, SEQ, subject, written
 
 KINDS = ("full", "full_layers:3", "selective", "selective_op")

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.emit.axes import Axes
-from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.printed.axes import axes_of
-from meshwright.backends.torch_.emit.storage import WHOLE, kept_of, whole_of
-from meshwright.backends.torch_.emit.subject import Subject
-from meshwright.backends.torch_.emit.writing.keeping import plain
-from meshwright.backends.torch_.emit.writing.tied import shared_modules
-from meshwright.ir.decisions import Schedule
+from meshwright.backends.torch_.emit.read.axes import Axes
+from meshwright.backends.torch_.emit.read.storage import WHOLE, kept_of, whole_of
+from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.backends.torch_.emit.write.frame.checkpoints import plain
+from meshwright.backends.torch_.emit.write.parts import Parts
+from meshwright.backends.torch_.emit.write.steps.tied import shared_modules
+from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule, EmissionSoftware, EmissionStorage
-from meshwright.ir.fold import Fold
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.placement import Placement
-from meshwright.ir.workload import Workload
-from meshwright.planner.unlike import neighbours, over_parts
+from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 from tests.backends.torch_.emitted import unclean
 from tests.backends.torch_.small import FP32, MIXED, fold_of, parts_of, planned, subject
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from meshwright.backends.torch_.emit.subject import Subject
-from meshwright.backends.torch_.emit.unlike import Unlike, joined_kinds, kinds_of, merged
-from meshwright.ir.decisions import Schedule
+from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.backends.torch_.emit.read.unlike import Unlike, joined_kinds, kinds_of, merged
+from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule
-from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
-from meshwright.planner.unlike import neighbours, over_parts
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 from tests.backends.torch_.small import fold_of, parts_of, planned
 from tests.backends.torch_.test_emit_small import lines_of, of_tied, unlike
 

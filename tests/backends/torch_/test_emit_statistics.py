@@ -12,8 +12,8 @@ import pytest
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.backends.torch_.verify.reference import EXACT, IN_FP64
-from meshwright.ir.combined import COMBINED
-from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.target.combined import COMBINED
 from tests.backends.torch_.emitted import ROOT, job, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved

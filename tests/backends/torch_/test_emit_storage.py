@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.storage import ACTIVE, WHOLE, Kept, check_sharded
+from meshwright.backends.torch_.emit.read.storage import ACTIVE, WHOLE, Kept, check_sharded
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionRecompute, EmissionSoftware, EmissionStorage
 from meshwright.ir.names.pinned import Allowed, Pinned
-from meshwright.ir.placement import Placement
+from meshwright.ir.sharding.placement import Placement
 from tests.backends.torch_.emitted import MIXED, lowered, model, subject, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved

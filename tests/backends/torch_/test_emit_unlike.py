@@ -11,11 +11,11 @@ import pytest
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.ir.decisions import Schedule
+from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule, NotExpressible
 from meshwright.ir.names import Degrees
-from meshwright.ir.workload import Workload
-from meshwright.planner.unlike import neighbours, over_parts
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 from tests.backends.torch_.emitted import BATCH, MIXED, TINY, WORKLOAD, lowered, model, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from meshwright.backends.torch_.verify.emitted import lost_buffers, unread_buffers
 from meshwright.backends.torch_.verify.equal import FLOOR, compared, distances
 from meshwright.backends.torch_.verify.groups import Group
-from meshwright.backends.torch_.verify.precise import precise, widened
 from meshwright.backends.torch_.verify.reference import Stepped
-from meshwright.backends.torch_.verify.state import buffers_of
-from meshwright.ir.mesh import Mesh
+from meshwright.backends.torch_.verify.run.precise import precise, widened
+from meshwright.backends.torch_.verify.run.state import buffers_of
+from meshwright.ir.sharding.mesh import Mesh
 
 INF = float("inf")
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.verify.eager import EAGER
-from meshwright.backends.torch_.verify.kernels import KERNELS
-from meshwright.backends.torch_.verify.simulate import TorchKernels
-from meshwright.ir.graph import Type
-from meshwright.ir.interp import LocalCall
+from meshwright.backends.torch_.verify.interpreted.eager import EAGER
+from meshwright.backends.torch_.verify.interpreted.kernels import KERNELS
+from meshwright.backends.torch_.verify.interpreted.simulate import TorchKernels
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.interp.bodies import LocalCall
 
 SQUARE = [[1.0, 2.0], [3.0, 4.0]]
 FOUR = [[[1.0], [2.0], [3.0], [4.0]]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.attention import bias
 
-from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
+from meshwright.backends.torch_.verify.run.memory import Peak, make_masks_unwatched
 
 BYTES = 400
 """Of `x`, a hundred numbers in fp32."""

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention.bias import causal_lower_right
 
-from meshwright.backends.torch_.emit.printed.moves import NAMES, TEXT, used_by
-from meshwright.backends.torch_.verify.eager import combined, dispatched, slots
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
+from meshwright.backends.torch_.emit.printed.language.moves import NAMES, TEXT, used_by
+from meshwright.backends.torch_.verify.interpreted.eager import combined, dispatched, slots
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
 
 SCOPE = {
     "torch": torch,

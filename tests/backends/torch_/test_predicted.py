@@ -14,20 +14,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
-from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.groups import Group, groups_of
 from meshwright.backends.torch_.verify.predicted import Predicted, predicted
-from meshwright.ir.decisions import Schedule
-from meshwright.ir.fold import FromInput, FromPrevious
-from meshwright.ir.graph import Graph, Input, Op, Type
-from meshwright.ir.lower import lower
-from meshwright.ir.mesh import Mesh
+from meshwright.backends.torch_.verify.run.counting import Collective
+from meshwright.ir.decisions.decisions import Schedule
+from meshwright.ir.graph.fold import FromInput, FromPrevious
+from meshwright.ir.graph.graph import Graph, Input, Op, Type
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Local, Move, Program, Run, Stage
-from meshwright.ir.reshard import Step
-from meshwright.ir.workload import Workload
-from meshwright.planner.unlike import neighbours, over_parts
+from meshwright.ir.program.lower import lower
+from meshwright.ir.program.program import BodyProgram, Local, Move, Program, Run, Stage
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.sharding.reshard import Step
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 from tests.llama_block import Sizes, model
 
 X, L, T, B, NORM = 4 * 16 * 32, 4 * 16, 64 * 32, 9280, 32

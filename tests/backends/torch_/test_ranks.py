@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from meshwright.backends.torch_.verify import ranks
-from meshwright.backends.torch_.verify.ranks import PATIENCE_S, _first, _stopped, _wait
+from meshwright.backends.torch_.verify.run import ranks
+from meshwright.backends.torch_.verify.run.ranks import PATIENCE_S, _first, _stopped, _wait
 
 
 def test_the_rank_that_said_so_first_is_named_whichever_is_reaped_first(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from meshwright.backends.torch_.emit.recompute import Again, recomputed
-from meshwright.backends.torch_.emit.subject import Piece
-from meshwright.ir.decisions import BodyPlan
+from meshwright.backends.torch_.emit.read.recompute import Again, recomputed
+from meshwright.backends.torch_.emit.read.subject import Piece
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionRecompute
-from meshwright.ir.fold import FromInput, Segment
-from meshwright.ir.program import Add, Move
-from meshwright.ir.reshard import Step
+from meshwright.ir.graph.fold import FromInput, Segment
+from meshwright.ir.program.program import Add, Move
+from meshwright.ir.sharding.reshard import Step
 from tests.build import Builder
 
 X = FromInput("x")

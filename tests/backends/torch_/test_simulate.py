@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.backends.torch_.verify.kernels import vjp
-from meshwright.backends.torch_.verify.simulate import TorchKernels
-from meshwright.ir.graph import Type
-from meshwright.ir.interp import LocalCall
+from meshwright.backends.torch_.verify.interpreted.kernels import vjp
+from meshwright.backends.torch_.verify.interpreted.simulate import TorchKernels
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.interp.bodies import LocalCall
 
 LENGTH, HEADS, KV_HEADS, WIDE = 8, 4, 2, 3
 SEEN: dict[str, Any] = {

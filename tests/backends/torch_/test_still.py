@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.backends.torch_.verify.still import LEFT, MEANS, Still
+from meshwright.backends.torch_.verify.run.still import LEFT, MEANS, Still
 
 X = torch.linspace(-1.0, 1.0, 24).reshape(2, 3, 4)
 QUERY = X.reshape(1, 2, 3, 4)

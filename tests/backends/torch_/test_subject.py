@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.emit.initial import MOST_WHOLE_BYTES, built_whole, drawn_in_parts, whole_bytes
-from meshwright.backends.torch_.emit.recompute import recomputed
-from meshwright.backends.torch_.emit.storage import Kept
-from meshwright.backends.torch_.emit.subject import Instances, Subject, check_software, told_apart
+from meshwright.backends.torch_.emit.read.recompute import recomputed
+from meshwright.backends.torch_.emit.read.storage import Kept
+from meshwright.backends.torch_.emit.read.subject import Instances, Subject, check_software, told_apart
+from meshwright.backends.torch_.emit.write.initial import MOST_WHOLE_BYTES, built_whole, drawn_in_parts, whole_bytes
 from meshwright.backends.torch_.verify.groups import groups_of
 from meshwright.ir.errors import EmissionModel, EmissionRecompute, EmissionSchedule, EmissionSoftware
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.workload import STACKS
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import STACKS
 from tests.backends.torch_.small import FP32, MIXED, parts_of, planned, subject
 
 # What a plan was made with ------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_ranks_draw_their_part_of_what_is_big_or_if_they_are_told(monkeypatch: p
         for big in [False, True]:
             plan = replace(subject(dp=2, zero=3), init=init)
             most = whole_bytes(plan) - big
-            monkeypatch.setattr("meshwright.backends.torch_.emit.initial.MOST_WHOLE_BYTES", most)
+            monkeypatch.setattr("meshwright.backends.torch_.emit.write.initial.MOST_WHOLE_BYTES", most)
             parts = parts_of(plan)
             drawn = parts.drawn_in_parts
             assert drawn == (init == "meta" or (big and not init)), (init, big)
@@ -321,7 +321,7 @@ def test_copies_of_all_are_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"tp": 2}, True),
         ({"pp": 2, "microbatches": 2, "schedule": "gpipe"}, True),
     ]:
-        monkeypatch.setattr("meshwright.backends.torch_.emit.initial.MOST_WHOLE_BYTES", 0)
+        monkeypatch.setattr("meshwright.backends.torch_.emit.write.initial.MOST_WHOLE_BYTES", 0)
         parts = parts_of(subject(**degrees))
         assert parts.drawn_in_parts == drawn, (degrees, drawn)
         assert not drawn_in_parts(parts.subject, Kept(()), replace(parts.axes, tensor=None), None), (

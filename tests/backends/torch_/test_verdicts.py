@@ -23,10 +23,10 @@ from meshwright.backends.torch_.verify.emitted import Job, Verified, verify
 from meshwright.backends.torch_.verify.groups import Group
 from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.backends.torch_.verify.reference import EXACT, IN_BF16, IN_FP64, ROUNDINGS, Reference
+from meshwright.ir.analysis.weights import Step, Weight
 from meshwright.ir.errors import RanksFailed
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.weights import Step, Weight
-from meshwright.ir.workload import Workload
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import Workload
 
 MODEL = """
 import torch

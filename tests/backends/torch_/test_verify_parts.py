@@ -11,15 +11,15 @@ import torch
 
 from meshwright.backends.torch_.verify import apart
 from meshwright.backends.torch_.verify.apart import Apart, apart_of
-from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.equal import close, compared, distances
-from meshwright.backends.torch_.verify.fake import make_fake
 from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
+from meshwright.backends.torch_.verify.interpreted.simulate import exact
 from meshwright.backends.torch_.verify.predicted import Predicted
-from meshwright.backends.torch_.verify.ranks import bits, parameters_of
-from meshwright.backends.torch_.verify.simulate import exact
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.weights import Step, Weight
+from meshwright.backends.torch_.verify.run.counting import Collective
+from meshwright.backends.torch_.verify.run.fake import make_fake
+from meshwright.backends.torch_.verify.run.ranks import bits, parameters_of
+from meshwright.ir.analysis.weights import Step, Weight
+from meshwright.ir.sharding.mesh import Mesh
 from tests.backends.torch_.small import subject
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, fitted, loss_of, wrapped
+from meshwright.backends.torch_.emit.write.frame.lines import WIDTH, call, fitted, loss_of, wrapped
 
 Layout = Callable[[int, str], Iterable[str]]
 

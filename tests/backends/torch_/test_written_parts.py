@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 import torch
 
-from meshwright.backends.torch_.emit.copies import Copies
-from meshwright.backends.torch_.emit.launch import launch_script, rank_map
-from meshwright.backends.torch_.emit.pipeline import Crossing
-from meshwright.backends.torch_.emit.sections import by_name, named, pattern
-from meshwright.backends.torch_.emit.statistics import moments_in, shared_statistics
-from meshwright.backends.torch_.emit.subject import Piece
-from meshwright.backends.torch_.emit.writing.batch import shares
-from meshwright.backends.torch_.emit.writing.initial import draw
-from meshwright.backends.torch_.emit.writing.pipeline import _example
-from meshwright.backends.torch_.emit.writing.weighing import counted
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan
+from meshwright.backends.torch_.emit.read.copies import Copies
+from meshwright.backends.torch_.emit.read.pipeline import Crossing
+from meshwright.backends.torch_.emit.read.sections import by_name, named, pattern
+from meshwright.backends.torch_.emit.read.statistics import moments_in, shared_statistics
+from meshwright.backends.torch_.emit.read.subject import Piece
+from meshwright.backends.torch_.emit.write.frame.initial import draw
+from meshwright.backends.torch_.emit.write.launch import launch_script, rank_map
+from meshwright.backends.torch_.emit.write.stages.pipeline import _example
+from meshwright.backends.torch_.emit.write.steps.batch import shares
+from meshwright.backends.torch_.emit.write.steps.weighing import counted
+from meshwright.ir.analysis.weights import Step, Weight
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionModule
-from meshwright.ir.fold import FromInput, Segment, Source
-from meshwright.ir.graph import Type
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement
-from meshwright.ir.weights import Step, Weight
+from meshwright.ir.graph.fold import FromInput, Segment, Source
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement
 from tests.build import Builder
 
 X = FromInput("x")

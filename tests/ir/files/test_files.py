@@ -15,11 +15,11 @@ from meshwright.ir.errors import MeshwrightError, WorkloadImpossible
 from meshwright.ir.files.documents import Fault, Unparsed, differences, parse_json, parse_toml, shown, spelled
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import DEPTH, FILE_BYTES, LIMITS, Limit, counted, render
-from meshwright.ir.workload import Workload
-from meshwright.planner.arguments import SCHEMAS
-from meshwright.planner.cli import main
-from meshwright.planner.pin_schema import LINE
-from meshwright.planner.schema import TABLES, schema_of
+from meshwright.ir.target.workload import Workload
+from meshwright.planner.cli.arguments import SCHEMAS
+from meshwright.planner.cli.main import main
+from meshwright.planner.cli.verbs.schema import TABLES, schema_of
+from meshwright.planner.question.pin_schema import LINE
 from tests.mutations import mutated, refusal, repeated
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meshwright.backends.torch_.verify.eager import DTYPES, EAGER
-from meshwright.ir.constants import Constant, Held
-from meshwright.ir.frontends.values import Traced
+from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, EAGER
+from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.graph.constants import Constant, Held
 
 
 def lines_run(constant: Constant, read: Callable[[Held], Tensor]) -> Tensor:

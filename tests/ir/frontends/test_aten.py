@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.account import account
-from meshwright.ir.frontends.aten import LOWERINGS
+from meshwright.ir.analysis.account import account
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.moe import combine, dispatch
-from meshwright.ir.frontends.torch_export import trace
-from meshwright.ir.frontends.values import Traced
-from meshwright.ir.graph import Graph
+from meshwright.ir.frontends.torch_.operators.aten import LOWERINGS
+from meshwright.ir.frontends.torch_.operators.moe import combine, dispatch
+from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.torch_.tracing.export import trace
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.rules import kinds
 from meshwright.ir.rules.opaque import register_rule, unregister_rule
-from meshwright.ir.verify import verify_graph
+from meshwright.ir.verify.graphs import verify_graph
 from tests.ir.frontends.run import execute
 
 A = torch.ops.aten

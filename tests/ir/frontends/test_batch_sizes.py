@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.batch_sizes import code_of, cut, fixed_sizes, smaller
 from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.torch_.small.batch_sizes import code_of, cut, fixed_sizes, smaller
 
 
 def images(batch: int, seq: int) -> dict[str, Any]:

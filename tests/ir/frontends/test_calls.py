@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.ir.calls import Calls
 from meshwright.ir.errors import EmissionModel
-from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.reduce import find_stacks
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.torch_.tracing.reduce import find_stacks
+from meshwright.ir.graph.calls import Calls
 
 MODEL = """
 import torch

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meshwright.ir.account import parameters
+from meshwright.ir.analysis.account import parameters
 from meshwright.ir.errors import DataDependentControlFlow, ForwardRaised, MeshwrightError
-from meshwright.ir.frontends import torch_export
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.hf_config import adopted
+from meshwright.ir.frontends.torch_.sources.hf_config import adopted
+from meshwright.ir.frontends.torch_.tracing import export as torch_export
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 
 DEPTH = 6
 

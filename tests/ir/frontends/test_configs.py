@@ -25,12 +25,12 @@ from meshwright.ir.errors import (
     ShapeKeyUnknown,
     UnknownModelType,
 )
-from meshwright.ir.frontends import hf_config
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.decoder import Decoder
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shape import read_shape, validated
+from meshwright.ir.frontends.torch_.sources import hf_config
+from meshwright.ir.frontends.torch_.sources.decoder import Decoder
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 from tests.ir.frontends.tiny import EXAMPLES, write_config
 from tests.mutations import mutated, refusal
 

@@ -15,18 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from meshwright.ir.constants import Constant, Held
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.frontends import emit, writing
-from meshwright.ir.frontends.capture import Captured, at_batch, capture
-from meshwright.ir.frontends.constant_code import WIDTH, constant_of
-from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends import emit
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.dtypes import DTYPES
-from meshwright.ir.frontends.hf_config import load_hf
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_export import trace
-from meshwright.ir.frontends.values import tensor_term
+from meshwright.ir.frontends.torch_.constants.code import WIDTH, constant_of
+from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.torch_.operators import writing
+from meshwright.ir.frontends.torch_.operators.values import tensor_term
+from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES
+from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
+from meshwright.ir.frontends.torch_.tracing.capture import Captured, at_batch, capture
+from meshwright.ir.frontends.torch_.tracing.export import trace
+from meshwright.ir.graph.constants import Constant, Held
 from tests.ir.frontends.reference import compared, reference
 from tests.ir.frontends.run import in_model, lines_run
 from tests.ir.frontends.test_constants import CASES, asked

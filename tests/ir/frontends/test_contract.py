@@ -31,9 +31,9 @@ from meshwright.ir.errors import (
     UnsupportedDtype,
 )
 from meshwright.ir.frontends import contract, foreign
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source, source_of
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.limits import MODULES
 
 HEAD = """

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.frontends import decoder
 from meshwright.ir.frontends.shape import Shape
+from meshwright.ir.frontends.torch_.sources import decoder
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 2], [0, 2, 6, 5, 3, 5]])
 GPT: Mapping[str, Any] = {"layers": 1, "hidden": 12, "ffn_hidden": 20, "heads": 3, "vocab": 7, "glu": False}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from meshwright.ir.frontends import decompose
-from meshwright.ir.frontends.decompose import flops, likeness, parts
+from meshwright.ir.frontends.torch_.operators import decompose
+from meshwright.ir.frontends.torch_.operators.decompose import flops, likeness, parts
 
 ATEN = torch.ops.aten
 WHOLE = torch.int64

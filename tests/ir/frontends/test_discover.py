@@ -13,21 +13,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
-from meshwright.backends.torch_.verify.compare import differences, random_values
-from meshwright.backends.torch_.verify.rules import split_differences, strategies
-from meshwright.ir.frontends.aside import Board, Crashed, Hung, aside
+from meshwright.backends.torch_.verify.interpreted.compare import differences, random_values
+from meshwright.backends.torch_.verify.interpreted.rules import split_differences, strategies
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.discover import discovered, small
 from meshwright.ir.frontends.segment import fold_trace
-from meshwright.ir.frontends.torch_export import trace
-from meshwright.ir.frontends.values import Traced
-from meshwright.ir.graph import Op, Type
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.frontends.torch_.operators.aside import Board, Crashed, Hung, aside
+from meshwright.ir.frontends.torch_.operators.discover import discovered, small
+from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.torch_.tracing.export import trace
+from meshwright.ir.graph.graph import Op, Type
+from meshwright.ir.graph.text import graph_text, parse_graph
 from meshwright.ir.names import Degrees
 from meshwright.ir.names.cache import loops_of, planned
 from meshwright.ir.rules import Signature, register_rule, signature_of, unregister_rule
 from meshwright.ir.same import Same
-from meshwright.ir.text import graph_text, parse_graph
+from meshwright.ir.sharding.mesh import Mesh
 
 Body = Callable[..., Tensor]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy
 
-from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.values import Assembly, Attribute, Names, Place
-from meshwright.ir.graph import Type
+from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.torch_.operators.values import Assembly, Attribute, Names, Place
+from meshwright.ir.graph.graph import Type
 
 
 def emitter(module: str = "") -> Emitter:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.ir.fold import Fold, FromPrevious, FromSegment
-from meshwright.ir.frontends.reduce import Stack
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of, unlike
-from meshwright.ir.graph import Graph
-from meshwright.ir.text import fold_text, parse_fold, parse_graph
+from meshwright.ir.frontends.torch_.tracing.reduce import Stack
+from meshwright.ir.graph.fold import Fold, FromPrevious, FromSegment
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.graph.text import fold_text, parse_fold, parse_graph
 
 HEAD = """%y: f32[4, 4] = linear(%x, %p.head) @head
   %l: f32[] = sum(%y) {dim=(0, 1), keepdim=false}

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import example_batch
-from meshwright.ir.frontends.labels import labelled
-from meshwright.ir.frontends.module import load_module
+from meshwright.ir.frontends.torch_.sources.labels import labelled
+from meshwright.ir.frontends.torch_.sources.module import load_module
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 
 
 class Tagger(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from meshwright.ir.frontends.layout import broadcast, contiguous, ordered, taken_strides, view_strides
-from meshwright.ir.graph import Op
+from meshwright.ir.graph.graph import Op
 
 
 def strided() -> list[Tensor]:

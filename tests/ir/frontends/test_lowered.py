@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from meshwright.ir.errors import SequenceTooLong
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.torch_export import trace
-from meshwright.ir.frontends.values import Traced
-from meshwright.ir.graph import Op
+from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.torch_.tracing.export import trace
+from meshwright.ir.graph.graph import Op
 
 Body = Callable[["Net", Tensor], Tensor]
 BOOL = torch.bool

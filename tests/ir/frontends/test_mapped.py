@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.torch_export import trace
+from meshwright.ir.frontends.torch_.tracing.export import trace
 from tests.ir.frontends.run import execute
 
 

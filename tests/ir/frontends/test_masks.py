@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.ir.frontends.constants import NotEvaluable, Term
 from meshwright.ir.frontends.masks import MaskLaw, recognise
-from meshwright.ir.frontends.recorder import Recorder
+from meshwright.ir.frontends.torch_.constants.constants import NotEvaluable, Term
+from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 
 
 def term_of(make: Callable[[], Tensor]) -> tuple[Term, Tensor]:

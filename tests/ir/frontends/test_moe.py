@@ -9,7 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.moe import LOOPED, NAME, combine, dispatch, limit, routed_experts, use_with_transformers
+from meshwright.ir.frontends.torch_.operators.moe import (
+    LOOPED,
+    NAME,
+    combine,
+    dispatch,
+    limit,
+    routed_experts,
+    use_with_transformers,
+)
 
 X = torch.tensor([[1.0], [2.0], [3.0], [4.0]], dtype=torch.float64)
 IDX = torch.tensor([[0], [0], [1], [0]])

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.account import parameters
-from meshwright.ir.frontends.capture import capture
+from meshwright.ir.analysis.account import parameters
 from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 
 DEPTH, WIDTH = 9, 4
 SAYS = "the model treats blocks by their place"

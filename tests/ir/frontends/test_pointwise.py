@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.ir.frontends.dtypes import DTYPES
-from meshwright.ir.frontends.invoked import called, invoked, overload_of
-from meshwright.ir.frontends.lowerings import DRAWN
-from meshwright.ir.frontends.values import Call, Literal
-from meshwright.ir.graph import Type
+from meshwright.ir.frontends.torch_.operators.invoked import called, invoked, overload_of
+from meshwright.ir.frontends.torch_.operators.lowerings import DRAWN
+from meshwright.ir.frontends.torch_.operators.values import Call, Literal
+from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES
+from meshwright.ir.graph.graph import Type
 from meshwright.ir.rules import Signature, infer
 
 SHAPES = ((4, 6), (6,), (4, 1))

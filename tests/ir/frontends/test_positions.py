@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from meshwright.ir.errors import ForwardRaised, SequenceTooLong
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Source, source_of
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 
 POSITIONS, WIDTH = 24, 8
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.recorder import Recorder
+from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 
 
 def overwritten(change: Callable[[Tensor], object]) -> Callable[[], Tensor]:

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.reduce import Stack, find_stacks, reduced, short_walk
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.torch_.tracing.reduce import Stack, find_stacks, reduced, short_walk
 
 
 class Block(nn.Module):

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.fold import Fold, FromSegment, unfold
-from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Hooks, Source, example_batch
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.segment import replaced_ops, unlike
-from meshwright.ir.frontends.torch_export import trace
-from meshwright.ir.graph import Graph
-from meshwright.ir.verify import verify_fold
+from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
+from meshwright.ir.frontends.torch_.tracing.export import trace
+from meshwright.ir.graph.fold import Fold, FromSegment, unfold
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.verify.graphs import verify_fold
 from tests.ir.frontends.tiny import CONFIGS, small
 
 WIDTH = 8

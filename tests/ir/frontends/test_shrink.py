@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.ir.frontends.contract import Hooks
-from meshwright.ir.frontends.shrink import Scale, shrunk
-from meshwright.ir.frontends.trial import Recipe
+from meshwright.ir.frontends.torch_.small.shrink import Scale, shrunk
+from meshwright.ir.frontends.torch_.small.trial import Recipe
 
 SCALE = Scale(layers=2, seq=16, tokens=512)
 

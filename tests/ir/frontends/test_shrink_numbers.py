@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, cast
 import pytest
 from torch import nn
 
-from meshwright.ir.frontends import shrink, trial
 from meshwright.ir.frontends.contract import Hooks
-from meshwright.ir.frontends.shrink import Scale, shrunk
-from meshwright.ir.frontends.trial import Recipe, Run, Step
+from meshwright.ir.frontends.torch_.small import shrink, trial
+from meshwright.ir.frontends.torch_.small.shrink import Scale, shrunk
+from meshwright.ir.frontends.torch_.small.trial import Recipe, Run, Step
 
 SCALE = Scale(layers=2, seq=16, tokens=512)
 Held = Mapping[str, tuple[int, ...]]

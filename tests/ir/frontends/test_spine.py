@@ -14,13 +14,13 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from meshwright.ir.fold import unfold
-from meshwright.ir.frontends.capture import capture
+from meshwright.ir.analysis.saved import saved_bytes
 from meshwright.ir.frontends.contract import Source, example_batch
-from meshwright.ir.frontends.torch_export import Step, trace
+from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.torch_.tracing.export import Step, trace
+from meshwright.ir.graph.fold import unfold
 from meshwright.ir.rules import rule_of
-from meshwright.ir.saved import saved_bytes
-from meshwright.ir.verify import verify_fold
+from meshwright.ir.verify.graphs import verify_fold
 from tests.ir.frontends.run import execute
 from tests.ir.frontends.tiny import OWN, SMALL, batch_of, small, with_values
 

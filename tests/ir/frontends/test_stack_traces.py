@@ -10,10 +10,10 @@ import torch
 import torch.fx.proxy
 from torch import Tensor, nn
 
-from meshwright.ir.frontends import stack_traces
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_export import trace
+from meshwright.ir.frontends.torch_.tracing import stack_traces
+from meshwright.ir.frontends.torch_.tracing.export import trace
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 import torch
 
-from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.torch_.tracing.capture import capture
 
 MODEL = """
 import torch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshwright.ir.frontends import translate
-from meshwright.ir.frontends.translate import source_line
+from meshwright.ir.frontends.torch_.operators import translate
+from meshwright.ir.frontends.torch_.operators.translate import source_line
 
 HERE = Path(translate.__file__).parent
 USER, TORCH = "/home/user/model.py", "/venv/lib/site-packages/torch/nn/modules/linear.py"
@@ -22,7 +22,7 @@ def test_the_line_that_is_named() -> None:
         ([(USER, 3), ("/home/user/parts.py", 14)], "parts.py:14"),
         ([(USER, 3), (TORCH, 125)], "model.py:3"),
         ([(USER, 3), (str(HERE / "moe.py"), 9), (TORCH, 125)], "model.py:3"),
-        ([(USER, 3), (str(HERE / "rooms" / "x.py"), 9)], "x.py:9"),
+        ([(USER, 3), (str(HERE / "rooms" / "x.py"), 9)], "model.py:3"),
         (
             [(USER, 3), ("/venv/lib/site-packages/transformers/models/llama.py", 12), (TORCH, 1)],
             "transformers/models/llama.py:12",

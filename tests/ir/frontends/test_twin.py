@@ -10,8 +10,8 @@ import torch
 
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.shrink import Scale
-from meshwright.ir.frontends.twin import HOW, Twin, twin_of
+from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.twin import HOW, Twin, twin_of
 
 MODEL = """
 from dataclasses import dataclass

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from meshwright.ir.frontends.stand_ins import faked
-from meshwright.ir.frontends.unsaid import Writes, watched
+from meshwright.ir.frontends.torch_.tracing.stand_ins import faked
+from meshwright.ir.frontends.torch_.tracing.unsaid import Writes, watched
 
 ANOTHER, OUTSIDE = "is not the derivative of its forward pass", "outside of torch"
 

@@ -11,7 +11,7 @@ import torch
 
 from meshwright.ir.frontends import load
 from meshwright.ir.frontends.contract import Source, load_factory
-from meshwright.ir.frontends.hf_config import load_hf
+from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = ROOT / "examples" / "configs"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from meshwright.ir.adjoint import IDLE, Strategy, apply
-from meshwright.ir.factors import loops
-from meshwright.ir.graph import Graph
+from meshwright.ir.analysis.loops import loops
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.body import computed
 from meshwright.ir.rules.base import rule_of
+from meshwright.ir.sharding.adjoint import IDLE, Strategy, apply
 from tests.build import Builder
 from tests.llama_block import Sizes, model
 

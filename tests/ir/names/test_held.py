@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.decisions import Decisions
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.held import HELD, UNUSED, Subject, has_use, holds, uses
 from meshwright.ir.names.pinned import Allowed, Pinned
+from meshwright.ir.sharding.mesh import Mesh
 from tests.build import Builder
 from tests.llama_block import model
 

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.factors import body_loops, loops
-from meshwright.ir.graph import Graph
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.analysis.loops import body_loops, loops
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names.gradients import from_weights, leave_sums, pass_weight_gradients
 from meshwright.ir.names.pinned import NOTHING_PINNED, Allowed, Pinned, Words, of_weights, recomputing, refused
 from meshwright.ir.names.recompute import is_loss, kind_of, recomputed
-from meshwright.ir.placement import State
 from meshwright.ir.rules.base import rule_of
 from meshwright.ir.same import Same
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
 from tests.build import Builder
 from tests.llama_block import model
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.ir.factors import loops
-from meshwright.ir.fold import Fold
-from meshwright.ir.graph import Graph
+from meshwright.ir.analysis.loops import loops
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.graph.text import parse_graph
 from meshwright.ir.names.recompute import kind_of, recomputed
-from meshwright.ir.text import parse_graph
 from tests.llama_block import model
 
 

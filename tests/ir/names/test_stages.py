@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan, Schedule, StagePlan
+from meshwright.ir.analysis.loops import loops
+from meshwright.ir.decisions.decisions import BodyPlan, Schedule, StagePlan
+from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import DegreeImpossible, LayersIndivisible
-from meshwright.ir.factors import loops
-from meshwright.ir.fold import Body, Fold, FromInput, Segment
-from meshwright.ir.graph import Input
-from meshwright.ir.mesh import Mesh
+from meshwright.ir.graph.fold import Body, Fold, FromInput, Segment
+from meshwright.ir.graph.graph import Input
 from meshwright.ir.names import Degrees, cuts, even_cuts, loops_split, name_of, template
 from meshwright.ir.names.stages import cuts_at, layer_calls, only_layer, shared, stage_plans, with_first
-from meshwright.ir.offload import Offload
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
 from tests.build import Builder
 from tests.llama_block import model
 

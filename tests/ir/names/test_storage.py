@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.storage import cut_further, fits
-from meshwright.ir.placement import Placement, Shard
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, Shard
 
 MESH = Mesh.parse("a=2 b=3")
 

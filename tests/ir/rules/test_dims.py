@@ -12,8 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.backends.torch_.verify.eager import DTYPES, position_mask
-from meshwright.ir.adjoint import Pass, choices
+from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, position_mask
 from meshwright.ir.errors import (
     BadOperand,
     FactorUndeclared,
@@ -23,7 +22,7 @@ from meshwright.ir.errors import (
     RuleRegistered,
     UnknownOp,
 )
-from meshwright.ir.graph import Type
+from meshwright.ir.graph.graph import Type
 from meshwright.ir.rules import (
     Law,
     Role,
@@ -35,9 +34,10 @@ from meshwright.ir.rules import (
     register_rule,
     unregister_rule,
 )
-from meshwright.ir.rules.attention import visible
 from meshwright.ir.rules.dims import promoted, refine
-from meshwright.ir.verify import verify_rule
+from meshwright.ir.rules.families.attention import visible
+from meshwright.ir.sharding.adjoint import Pass, choices
+from meshwright.ir.verify.graphs import verify_rule
 from tests.samples import sample, types
 
 # Views ---------------------------------------------------------------------------------------------------------------

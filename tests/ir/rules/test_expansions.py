@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.verify.eager import EAGER
-from meshwright.backends.torch_.verify.kernels import KERNELS
-from meshwright.ir.adjoint import IDLE, Split, Strategy, apply
-from meshwright.ir.graph import Graph
-from meshwright.ir.interp import LocalCall, factor_spans
-from meshwright.ir.mesh import Mesh
+from meshwright.backends.torch_.verify.interpreted.eager import EAGER
+from meshwright.backends.torch_.verify.interpreted.kernels import KERNELS
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.interp.bodies import LocalCall, factor_spans
 from meshwright.ir.rules import Expansion, Signature, expand, infer, kinds, rule_of
 from meshwright.ir.rules.base import Factor
+from meshwright.ir.sharding.adjoint import IDLE, Split, Strategy, apply
+from meshwright.ir.sharding.mesh import Mesh
 from tests.samples import SAMPLES, exact, tensors
 
 MESH = Mesh.parse("a=4")

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from meshwright.backends.torch_.verify.eager import DTYPES, EAGER
-from meshwright.backends.torch_.verify.kernels import KERNELS, vjp
-from meshwright.ir.adjoint import Strategy
-from meshwright.ir.graph import Type
-from meshwright.ir.interp import LocalCall, factor_spans
-from meshwright.ir.mesh import Mesh
+from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, EAGER
+from meshwright.backends.torch_.verify.interpreted.kernels import KERNELS, vjp
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.interp.bodies import LocalCall, factor_spans
 from meshwright.ir.rules import Engine, Law, Save, Signature, infer, kinds
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
 from tests.samples import SAMPLES, exact, sample, tensors
 
 KINDS = sorted(SAMPLES)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.ir.adjoint import Split, Strategy, apply
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
-from meshwright.ir.graph import Type
-from meshwright.ir.mesh import Mesh, MeshAxis
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested
+from meshwright.ir.graph.graph import Type
 from meshwright.ir.rules.base import Signature, infer
-from meshwright.ir.rules.moe import ROUNDED, dropless_capacity
+from meshwright.ir.rules.families.moe import ROUNDED, dropless_capacity
+from meshwright.ir.sharding.adjoint import Split, Strategy, apply
+from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested
 
 SEQ = 4096
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 from meshwright.ir.errors import BadOperand
 from meshwright.ir.rules import Role, Rule, Save, Signature, expand, infer
 from meshwright.ir.rules.dims import promoted, refine
-from meshwright.ir.rules.moe import dropless_capacity, routing_groups
-from meshwright.ir.rules.reduction import count
+from meshwright.ir.rules.families.moe import dropless_capacity, routing_groups
+from meshwright.ir.rules.families.reduction import count
 from tests.samples import sample
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 from meshwright.ir.schedules import Shape
 
 Actions = tuple[tuple[Action, ...], ...]

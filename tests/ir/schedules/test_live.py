@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 from meshwright.ir.schedules import (
     SCHEDULES,
     Moment,

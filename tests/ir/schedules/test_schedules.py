@@ -15,8 +15,7 @@ from meshwright.ir.errors import (
     WorkForeign,
     WorkMiscounted,
 )
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.program import Action, Program, Stage
+from meshwright.ir.program.program import Action, Program, Stage
 from meshwright.ir.schedules import (
     SCHEDULES,
     Shape,
@@ -37,6 +36,7 @@ from meshwright.ir.schedules.phases import write_phases
 from meshwright.ir.schedules.verify import running_order
 from meshwright.ir.schedules.work import action_of
 from meshwright.ir.schedules.written import ActionList, shared_work
+from meshwright.ir.sharding.mesh import Mesh
 
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 12)
 MICROBATCHES = (1, 2, 3, 4, 5, 8, 12, 16, 24)

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from meshwright.ir.program import Action
+from meshwright.ir.program.program import Action
 from meshwright.ir.schedules import ActionList, Shape, decode, stage_groups, with_transfers, work_lists
 from meshwright.ir.schedules.written import computing, shared_work
 

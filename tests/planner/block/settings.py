@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from random import Random
 
-from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.ledger import ledger
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.ledger.ledger import ledger
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.lower_body import lower_body
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.program.lower_body import lower_body
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import STACKS, Workload
 from meshwright.planner.block.build import Block
 from meshwright.planner.block.space import Terms
 

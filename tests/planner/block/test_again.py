@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.ledger import Phase, streaming
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.graph import Graph
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import State
+from meshwright.cost_models.ledger.ledger import Phase, streaming
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.space import Space
 from tests.build import Builder

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.backends.torch_.verify.compare import differences, random_values
-from meshwright.cost_models.ledger import Phase, Transmission
+from meshwright.backends.torch_.verify.interpreted.compare import differences, random_values
+from meshwright.cost_models.ledger.ledger import Phase, Transmission
 from meshwright.ir.errors import BlockUnsolvable
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.graph import Type
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement, State
-from meshwright.ir.reshard import path
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.graph.graph import Type
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, State
+from meshwright.ir.sharding.reshard import path
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.choice import cost_of_plan
 from meshwright.planner.block.moves import Moves

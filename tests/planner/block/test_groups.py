@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from meshwright.ir.factors import loops
-from meshwright.ir.graph import Graph
+from meshwright.ir.analysis.loops import loops
+from meshwright.ir.graph.graph import Graph
 from meshwright.planner.block.groups import Parts, parts
 from tests.build import Builder
 

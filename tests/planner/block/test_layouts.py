@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from meshwright.ir.adjoint import Split
-from meshwright.ir.factors import loops
-from meshwright.ir.graph import Graph
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
+from meshwright.ir.analysis.loops import loops
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
 from meshwright.planner.block.layouts import Layouts, Tokens
 from tests.build import Builder
 

@@ -13,7 +13,8 @@ from meshwright.planner.block import block_frontier, solve_block
 from meshwright.planner.block.choice import BlockChoice, BlockCost
 from meshwright.planner.block.solve import solve as solve_problem
 from meshwright.planner.block.space import Space
-from meshwright.planner.block_solver import elimination, methods
+from meshwright.planner.block_solver import methods
+from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.problem import Assignment, Limit, Problem, Status
 from tests.planner.block_solver.problems import traded
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.collectives import collective
+from meshwright.cost_models.collectives.collective import collective
+from meshwright.cost_models.collectives.topology import group_shape
 from meshwright.cost_models.cost import Cost
-from meshwright.cost_models.ledger import Phase, streaming, updating_bytes
+from meshwright.cost_models.ledger.ledger import Phase, streaming, updating_bytes
 from meshwright.cost_models.profile import StepConstants
-from meshwright.cost_models.topology import group_shape
 from meshwright.ir.errors import BlockUnsolvable, ProblemMalformed
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
-from meshwright.ir.graph import Graph
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement, State
-from meshwright.ir.reshard import path
-from meshwright.ir.workload import STACKS
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, State
+from meshwright.ir.sharding.reshard import path
+from meshwright.ir.target.workload import STACKS
 from meshwright.planner.block.build import build
 from meshwright.planner.block.choice import BlockChoice, BlockCost, cost_of_plan
 from meshwright.planner.block.exposure import Exposure

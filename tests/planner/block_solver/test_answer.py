@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from meshwright.ir.errors import ProblemTooLarge, SolverFailed
-from meshwright.planner.block_solver import elimination, methods, process
+from meshwright.planner.block_solver import methods
 from meshwright.planner.block_solver.answer import found, priced, same_cost, simple_bound, timed_out
-from meshwright.planner.block_solver.linear import Linear, Solution
+from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.problem import Assignment, Limit, Pair, Problem, Status, Variable
-from meshwright.planner.block_solver.process import Finding
+from meshwright.planner.block_solver.programs import process
+from meshwright.planner.block_solver.programs.linear import Linear, Solution
+from meshwright.planner.block_solver.programs.process import Finding
 
 OPTIMAL, FEASIBLE = Status.OPTIMAL, Status.FEASIBLE
 INFEASIBLE, TIMED_OUT = Status.INFEASIBLE, Status.TIMED_OUT

@@ -14,10 +14,10 @@ from meshwright.ir.errors import ProblemMalformed, ProblemTooLarge
 from meshwright.planner.block_solver import brute
 from meshwright.planner.block_solver.answer import priced
 from meshwright.planner.block_solver.boundary import Boundary, boundary_table, chained, min_plus_power
-from meshwright.planner.block_solver.elimination import solve
-from meshwright.planner.block_solver.order import order_of
+from meshwright.planner.block_solver.elimination.elimination import solve
+from meshwright.planner.block_solver.elimination.order import order_of
+from meshwright.planner.block_solver.elimination.sweeps import min_marginals
 from meshwright.planner.block_solver.problem import Pair, Problem, Status, Variable
-from meshwright.planner.block_solver.sweeps import min_marginals
 from tests.planner.block_solver.problems import problems, same, written
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from meshwright.ir.errors import ProblemMalformed, ProblemTooLarge
-from meshwright.planner.block_solver import elimination
 from meshwright.planner.block_solver.boundary import Boundary, boundary_table, chained, min_plus, min_plus_power
-from meshwright.planner.block_solver.dual import Dual, dual, improved, only_use
-from meshwright.planner.block_solver.labelled import TooManyLabelsError
-from meshwright.planner.block_solver.labels import (
+from meshwright.planner.block_solver.elimination import elimination
+from meshwright.planner.block_solver.elimination.dual import Dual, dual, improved, only_use
+from meshwright.planner.block_solver.elimination.labelled import TooManyLabelsError
+from meshwright.planner.block_solver.elimination.labels import (
     Labels,
     concatenated,
     joined,
@@ -22,10 +22,10 @@ from meshwright.planner.block_solver.labels import (
     onto,
     undominated,
 )
-from meshwright.planner.block_solver.order import MOST_CELLS, MOST_WORK, Order, Step, order_of
+from meshwright.planner.block_solver.elimination.order import MOST_CELLS, MOST_WORK, Order, Step, order_of
+from meshwright.planner.block_solver.elimination.sweeps import MinMarginals, first_least, min_marginals
+from meshwright.planner.block_solver.elimination.tables import NEVER, Table
 from meshwright.planner.block_solver.problem import Limit, Pair, Problem, Status, Variable
-from meshwright.planner.block_solver.sweeps import MinMarginals, first_least, min_marginals
-from meshwright.planner.block_solver.tables import NEVER, Table
 from tests.planner.block_solver.problems import traded
 
 

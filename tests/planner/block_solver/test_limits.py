@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.planner.block_solver import Frontier, brute, elimination, frontier, labelled, pareto, solve
+from meshwright.planner.block_solver import Frontier, brute, frontier, pareto, solve
+from meshwright.planner.block_solver.elimination import elimination, labelled
 from meshwright.planner.block_solver.problem import Limit, Problem, Status
 from tests.planner.block_solver.problems import problems, same, written
 

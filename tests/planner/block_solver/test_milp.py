@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from meshwright.ir.errors import SolverFailed
-from meshwright.planner.block_solver import brute, elimination, process, solve
-from meshwright.planner.block_solver.linear import Linear
+from meshwright.planner.block_solver import brute, solve
+from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.methods import Method
 from meshwright.planner.block_solver.problem import Limit, Problem, Status
+from meshwright.planner.block_solver.programs import process
+from meshwright.planner.block_solver.programs.linear import Linear
 from tests.planner.block_solver.problems import KINDS, same, written
 
 
@@ -76,7 +78,7 @@ def test_what_is_too_wide_for_elimination_is_solved_as_an_integer_program() -> N
 
 def _descents(problem: Problem, rng: np.random.Generator) -> list[float]:
     """Where one-by-one improvement ends from many starts: one of these is the optimum, as a rule."""
-    from meshwright.planner.block_solver.dual import improved
+    from meshwright.planner.block_solver.elimination.dual import improved
 
     starts = [tuple(int(one) for one in rng.integers(0, 4, 16)) for _ in range(60)]
     return [problem.objective(improved(problem, start)) for start in starts]

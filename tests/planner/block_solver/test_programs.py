@@ -8,10 +8,10 @@ from math import inf
 import numpy as np
 import pytest
 
-from meshwright.planner.block_solver import milp
-from meshwright.planner.block_solver.linear import Linear, Solution
 from meshwright.planner.block_solver.problem import Limit, Pair, Problem, Variable
-from meshwright.planner.block_solver.process import Finding
+from meshwright.planner.block_solver.programs import milp
+from meshwright.planner.block_solver.programs.linear import Linear, Solution
+from meshwright.planner.block_solver.programs.process import Finding
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*in PuLP 4.0:DeprecationWarning")
 """What the process of its own that a solver has otherwise keeps to itself."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.planner.block_solver import tables
-from meshwright.planner.block_solver.tables import Deadline, Table, minimised, projected, scope_of, summed
+from meshwright.planner.block_solver.elimination import tables
+from meshwright.planner.block_solver.elimination.tables import Deadline, Table, minimised, projected, scope_of, summed
 
 SIZES = {0: 5, 1: 3, 2: 4, 3: 2, 4: 6}
 """States of five variables."""

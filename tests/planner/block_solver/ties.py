@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.planner.block_solver import elimination, frontier, min_marginals, process
+from meshwright.planner.block_solver import frontier, min_marginals
+from meshwright.planner.block_solver.elimination import elimination
+from meshwright.planner.block_solver.programs import process
 from tests.planner.block_solver.problems import written
 
 

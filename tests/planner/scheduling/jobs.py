@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from meshwright.cost_models.memory import Holding
+from meshwright.cost_models.memory.peak import Holding
 from meshwright.cost_models.schedule import Seconds
 from meshwright.ir.errors import ScheduleImpossible
 from meshwright.ir.schedules import SCHEDULES, Shape, check_schedule, stage_groups, work_lists

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.memory import Holding
+from meshwright.cost_models.memory.peak import Holding
 from meshwright.cost_models.schedule import Seconds
 from meshwright.ir.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Shape
 from meshwright.planner.scheduling.floor import floor_s, group_floor_s

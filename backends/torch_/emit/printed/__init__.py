@@ -2,8 +2,9 @@
 
     axes      what every mesh axis is for, and which parameters it cuts
     bodies    the forward pass of every body, as functions (`backends.printing`), and the model's, which runs them
-    dialect   how operators and moves look in PyTorch
-    moves     the functions of these that torch lacks
+    passes    forward passes, of the model or of a stage (`stages`)
+    sources   what the model's own code calls values
+    language/ how operators and moves look in PyTorch, and the functions that torch lacks
 
 The user's modules stay, with their names and parameters; a block's own code is replaced by its printed one, on this
 rank's shards. Whatever hangs on calls of modules (`fully_shard`, checkpoints, compilation) works as on the user's.

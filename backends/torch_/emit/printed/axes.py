@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.emit.axes import Axes, cuts_more
-from meshwright.backends.torch_.emit.copies import Copies
-from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.ir.fold import FromInput
-from meshwright.ir.placement import State
-from meshwright.ir.routes import Routed, routed
+from meshwright.backends.torch_.emit.read.axes import Axes, cuts_more
+from meshwright.backends.torch_.emit.read.copies import Copies
+from meshwright.backends.torch_.emit.read.subject import Piece, Subject
+from meshwright.ir.graph.fold import FromInput
+from meshwright.ir.program.routes import Routed, routed
+from meshwright.ir.sharding.placement import State
 
 BATCH = 0
 """The dimension of samples in entries of a batch."""

@@ -13,27 +13,27 @@ from itertools import chain, combinations
 from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
 from meshwright.backends.printing.regions import NoRegion
 from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.emit.axes import Axes, joined
-from meshwright.backends.torch_.emit.copies import Copies
-from meshwright.backends.torch_.emit.pipeline import FIRST, HANDED
-from meshwright.backends.torch_.emit.precision import precision_of
-from meshwright.backends.torch_.emit.printed.dialect import TERMS, Torch
-from meshwright.backends.torch_.emit.printed.moves import NAMES
-from meshwright.backends.torch_.emit.printed.ring import PLAIN_MASKS, kernel_of
+from meshwright.backends.torch_.emit.printed.language.dialect import TERMS, Torch
+from meshwright.backends.torch_.emit.printed.language.moves import NAMES
+from meshwright.backends.torch_.emit.printed.language.ring import PLAIN_MASKS, kernel_of
 from meshwright.backends.torch_.emit.printed.sources import names_of
-from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, sizes_of
-from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.backends.torch_.emit.writing.imports import names_in
-from meshwright.ir.adjoint import Split
-from meshwright.ir.constants import Held
+from meshwright.backends.torch_.emit.read.axes import Axes, joined
+from meshwright.backends.torch_.emit.read.copies import Copies
+from meshwright.backends.torch_.emit.read.pipeline import FIRST, HANDED
+from meshwright.backends.torch_.emit.read.precision import precision_of
+from meshwright.backends.torch_.emit.read.sections import Fused, Sizes, by_name, sizes_of
+from meshwright.backends.torch_.emit.read.subject import Piece, Subject
+from meshwright.backends.torch_.emit.write.frame.imports import names_in
+from meshwright.ir.analysis.weights import Weight, counted_in, weights_in
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.fold import FromInput, FromSegment
-from meshwright.ir.graph import Graph, Param
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Shard
+from meshwright.ir.graph.constants import Held
+from meshwright.ir.graph.fold import FromInput, FromSegment
+from meshwright.ir.graph.graph import Graph, Param
+from meshwright.ir.program.routes import Routed, routed
 from meshwright.ir.quoting import identifier, is_name, literal
-from meshwright.ir.routes import Routed, routed
 from meshwright.ir.same import Same
-from meshwright.ir.weights import Weight, counted_in, weights_in
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Shard
 
 FORWARD = "model_forward"
 """What the model's forward pass is called."""

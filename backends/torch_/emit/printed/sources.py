@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from meshwright.ir.graph import Graph
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.quoting import is_name
 
 

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from meshwright.backends.torch_.emit.pipeline import (
+from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free, ways_of
+from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
+from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
+from meshwright.backends.torch_.emit.read.pipeline import (
     FIRST,
     HANDED,
     Crossing,
@@ -21,15 +24,12 @@ from meshwright.backends.torch_.emit.pipeline import (
     is_inside,
     shared_by,
 )
-from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free, ways_of
-from meshwright.backends.torch_.emit.printed.dialect import TERMS
-from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
-from meshwright.backends.torch_.emit.storage import weights_apart
-from meshwright.backends.torch_.emit.subject import Subject
-from meshwright.backends.torch_.emit.writing.lines import head
+from meshwright.backends.torch_.emit.read.storage import weights_apart
+from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.backends.torch_.emit.write.frame.lines import head
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.fold import Call
-from meshwright.ir.graph import name_in
+from meshwright.ir.graph.fold import Call
+from meshwright.ir.graph.graph import name_in
 
 SHARE = "share"
 """What the last stage calls what its micro-batch counts for."""

@@ -1,0 +1,355 @@
+"""What is emitted: the parts of a plan that decide the code, and what of them is not covered yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count, pairwise
+
+from meshwright.backends.torch_.capabilities import TARGETS
+from meshwright.backends.torch_.emit.read.turns import counted, stacked
+from meshwright.ir.analysis.account import account_fold
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions
+from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
+from meshwright.ir.graph.calls import Calls
+from meshwright.ir.graph.fold import Fold, Segment
+from meshwright.ir.graph.graph import Graph, Param, name_in, owners_in
+from meshwright.ir.program.program import BodyProgram, Program
+from meshwright.ir.quoting import around, identifier
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.combined import again_in_halves, compiled_blocks, compiled_statistics, waiting_blocks
+from meshwright.ir.target.workload import Workload
+
+DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
+"""What the targets that code is written for run on."""
+UNSAID = {"cp": "1", "ep": "1", "vp": "1", "context": "all_gather", "offload": "none"}
+"""Degrees that the text of a configuration leaves out, as they are then."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A plan to emit."""
+
+    fold: Fold
+    decisions: Decisions
+    program: Program
+    workload: Workload
+    calls: Calls
+    config: str
+    """The plan's degrees, for the reader of the script."""
+    peak_flops: float = 0.0
+    """FLOP/s of one device by which the plan's MFU is counted; 0 if that is not known."""
+    init: str = ""
+    """Where weights come from (`initial.INITS`); empty for what the model's size wants."""
+    prints: bool = False
+    """Whether the model is printed, also where its own code could run."""
+    only: tuple[int, ...] = ()
+    """The stages that are looked at, which have one mesh and the same plans; empty for all of them, if these do."""
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.decisions.stages[self.only[0] if self.only else 0].mesh
+
+    @cached_property
+    def step_flops(self) -> float:
+        """Floating-point work of the model in one step, nothing computed again."""
+        done = account_fold(self.fold)
+        return (done.forward_flops + done.backward_flops) * self.decisions.schedule.microbatches
+
+    def has(self, way: str) -> bool:
+        """Whether this option of `plan`, with these values, is what the plan was made with."""
+        option, _, value = way.partition(" ")
+        if option == "--fix":
+            said = dict(pair.split("=", 1) for pair in self.config.partition(";")[0].split(",") if "=" in pair)
+            given = (pair.split("=", 1) for pair in value.split(","))
+            return all(said.get(name, UNSAID.get(name)) == wanted for name, wanted in given)
+        if option == "--forbid":
+            return value not in self.config
+        workload, stack = self.workload, self.workload.stack
+        return value == {
+            "--target": self.decisions.target,
+            "--style": self.decisions.style,
+            "--stack": stack.name,
+            "--recipe": workload.recipe or stack.recipe,
+            "--optimizer": workload.optimizer,
+        }.get(option)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether blocks are compiled."""
+        return self.decisions.style == "compiled"
+
+    @property
+    def ranks(self) -> int:
+        """How many there are in all."""
+        return sum(len(ranks) for ranks in self.decisions.groups)
+
+    @property
+    def device(self) -> str:
+        return DEVICE[self.decisions.target]
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Every segment that the stages have, with the plan of its body."""
+        return tuple(
+            Piece(segment, *self._plans(segment.period[0]), self.fold.body[segment.period[0]].graph)
+            for segment in self.segments
+            if segment.period[0] in {self.decisions.plan[name].body for name in self.bodies}
+        )
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Those of the model, with one for each body where blocks take turns."""
+        return tuple(segment for several in self.stacked for segment in several)
+
+    @cached_property
+    def stacked(self) -> tuple[tuple[Segment, ...], ...]:
+        """The same, those of bodies that take turns together."""
+        return stacked(self.fold)
+
+    @cached_property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The blocks of all stages, those of bodies that take turns together."""
+        repeated = [several for several in self.stacked if not several[0].glue]
+        first = [several[0].period[0] for several in repeated]
+        names = [identifier(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", body)).upper() for body in first]
+        constants = [f"{name}_BLOCKS" if len(names) > 1 else "BLOCKS" for name in told_apart(names)]
+        blocks = (Instances.of(_in_order(several)) for several in repeated)
+        return tuple(Stack(own, constant) for own, constant in zip(blocks, constants, strict=True))
+
+    @cached_property
+    def stack_of(self) -> Mapping[str, Stack]:
+        """The stack of every block, by its path."""
+        return {path: one for one in self.stacks for path in one.instances.paths}
+
+    @cached_property
+    def bodies(self) -> Mapping[str, BodyProgram]:
+        """What the stages run, by plan: the first of its programs, which differ in what waits on the host, and in whose
+        gradients other calls reduce; not in what they compute and exchange."""
+        calls, found = list(self.fold.calls()), dict[str, BodyProgram]()
+        for index in self.only or range(len(self.decisions.stages)):
+            stage, run = self.decisions.stages[index], self.program.stages[index].calls()
+            plans = self.decisions.plans_for(index, (call.body.name for call in calls[stage.first : stage.last]))
+            for plan, (_, program) in zip(plans, run, strict=True):
+                if plan.name not in found:
+                    found[plan.name] = self.program.body(program)
+        return found
+
+    def calls_blocks(self, piece: Piece) -> bool:
+        """Whether the model's own code calls the blocks of a piece as modules, not what they hold one by one."""
+        called, again = self.calls.called, self.calls.again
+        return not called or all(again.get(path, path) in called for path in piece.segment.paths)
+
+    def _plans(self, body: str) -> tuple[BodyPlan, BodyPlan | None]:
+        """The plan of a body, which must be the same in all stages, and that of its first calls in each."""
+        plans = [plan for plan in self.decisions.plans if plan.body == body and plan.name in self.bodies]
+        ahead, usual = [plan for plan in plans if plan.first], [plan for plan in plans if not plan.first]
+        alike = {replace(plan, name="", first=0, recompute=()) for plan in plans}
+        if len(ahead) > 1 or len(usual) > 1 or len(alike) > 1:
+            raise EmissionSchedule(
+                place=f"plans {', '.join(plan.name for plan in plans)}",
+                cause="stages that run a body in different ways are not emitted yet",
+                ways=("--fix pp=1", "--fix recompute=none"),
+            )
+        return (usual[0], ahead[0] if ahead else None) if usual else (ahead[0], None)
+
+    def check(self) -> None:
+        """Refuse what no code is written for, as far as it shows without looking into bodies."""
+        decisions, schedule = self.decisions, self.decisions.schedule
+        if decisions.target not in DEVICE:
+            raise EmissionTarget(
+                place=f"target {decisions.target}",
+                cause="it is no runtime",
+                ways=tuple(f"--target {name}" for name in DEVICE),
+            )
+        if self.workload.global_batch % schedule.microbatches:
+            raise EmissionSchedule(
+                place=f"{schedule.microbatches} micro-batches",
+                cause=f"they do not divide a batch of {self.workload.global_batch} sequences",
+                fix="plan with a --global-batch that they divide",
+            )
+        if problem := again_in_halves(decisions, self.fold):
+            raise EmissionRecompute(
+                place="recompute",
+                cause=f"this is not emitted: {problem}",
+                ways=("--fix schedule=1f1b", "--fix recompute=none"),
+            )
+        if problem := waiting_blocks(decisions, self.fold):
+            raise EmissionRecompute(
+                place=f"offload {decisions.offload}",
+                cause=f"this is not emitted: {problem}",
+                ways=("--fix offload=none", "--fix offload=optimizer"),
+            )
+        check_software(self.workload, decisions.target, decisions.style)
+        within = "" if self.prints else compiled_statistics(decisions, self.fold)
+        if problem := compiled_blocks(decisions, self.fold) or within:
+            raise EmissionSoftware(
+                place=f"style {decisions.style}",
+                cause=f"this is not emitted: {problem}",
+                ways=("--style eager", "--fix recompute=none,tp=1,schedule=1f1b"),
+            )
+
+
+def told_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of which each is there once: those that are there several times get their place, or the next number that
+    makes no other name."""
+    found = {number: name for number, name in enumerate(names) if names.count(name) == 1}
+    for number, name in enumerate(names):
+        numbered = (f"{name}_{one}" for one in count(number))
+        found.setdefault(number, next(one for one in numbered if one not in found.values()))
+    return tuple(found[number] for number in range(len(names)))
+
+
+def check_software(workload: Workload, target: str, style: str) -> None:
+    """Refuse a stack or an optimizer that no code is written for, whatever the plan."""
+    if "tensor" in workload.stack.hides and DEVICE[target] == "cpu":
+        raise EmissionSoftware(
+            place=f"stack {workload.stack.name}",
+            cause="tensor parallel collectives hide behind pieces of products on GPUs only",
+            ways=("--target torch-cuda", "--stack torch-compile"),
+        )
+    styles = tuple(line.name for line in TARGETS[target].styles)
+    for what, value, known in (("style", style, styles), ("optimizer", workload.optimizer, ("adamw",))):
+        if value not in known:
+            raise EmissionSoftware(
+                place=f"{what} {value}",
+                cause="it is not emitted yet",
+                ways=tuple(f"--{what} {name}" for name in known),
+            )
+
+
+def _in_order(several: Sequence[Segment]) -> tuple[str, ...]:
+    """The paths of instances, by their numbers where several bodies take turns."""
+    paths = [path for one in several for path in one.paths]
+    numbered = len(several) > 1 and all(_counts(path.rpartition(".")[2]) for path in paths)
+    return tuple(sorted(paths, key=lambda path: int(path.rpartition(".")[2])) if numbered else paths)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment of the model: instances of one body, which one plan is for."""
+
+    segment: Segment
+    plan: BodyPlan
+    ahead: BodyPlan | None
+    """The plan of its first calls in a stage, where that differs; it does so only in what is computed again."""
+    graph: Graph
+
+    @property
+    def repeated(self) -> bool:
+        return not self.segment.glue
+
+    @property
+    def first(self) -> str:
+        """The path of the first instance; empty for what is not repeated."""
+        return self.segment.paths[0] if self.repeated else ""
+
+    def around(self) -> tuple[str, ...]:
+        """The paths of all instances."""
+        return self.segment.paths if self.repeated else ("",)
+
+    def instances(self) -> Instances:
+        return Instances.of(self.segment.paths)
+
+    @cached_property
+    def held(self) -> Mapping[str, tuple[Param, ...]]:
+        """Its parameters by the modules that hold them and read them, in order; paths are relative to the instance."""
+        found: dict[str, tuple[Param, ...]] = {}
+        for param in self.graph.params:
+            for owner in self.owners_of(param):
+                found[owner] = (*found.get(owner, ()), param)
+        return found
+
+    def owners(self) -> tuple[str, ...]:
+        """The modules that hold its parameters."""
+        return tuple(self.held)
+
+    def passes(self, owner: str) -> bool:
+        """Whether it hands on what a module holds."""
+        return any(param.value in self.graph.outputs for param in self.held[owner])
+
+    def owner(self, param: Param) -> str:
+        """Of the modules that hold a parameter with several names, the first that reads it here."""
+        return self.owners_of(param)[0]
+
+    def owners_of(self, param: Param) -> tuple[str, ...]:
+        """Of the modules that hold a parameter with several names, those that read it here; the first one, if none."""
+        return owners_in(self.graph, param)
+
+    def read_as(self, param: Param) -> str:
+        """Of the names of a parameter that under which it is read here."""
+        return name_in(self.graph, param)
+
+    def path(self, relative: str) -> str:
+        """A path of the model, for one of the first instance."""
+        return ".".join(part for part in (self.first, relative) if part)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Blocks that a list of the model has, of one body or of several that take turns."""
+
+    instances: Instances
+    constant: str
+    """What says which of them every stage has, by their numbers."""
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The paths of a stack as a loop: `before`, rising `numbers`, `after`."""
+
+    before: str
+    numbers: tuple[int, ...]
+    after: str
+
+    @staticmethod
+    def of(paths: tuple[str, ...]) -> Instances:
+        for before, _, after in _cuts(paths[0]):
+            numbers = tuple(_number(path, before, after) for path in paths)
+            if numbers[0] >= 0 and all(one < other for one, other in pairwise(numbers)):
+                return Instances(before, numbers, after)
+        raise EmissionSchedule(
+            place=f"blocks {paths[0]} to {paths[-1]}",
+            cause="their names do not count",
+            fix="hold the blocks of a stack in one nn.ModuleList",
+        )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(f"{self.before}{number}{self.after}" for number in self.numbers)
+
+    def part(self, start: int, stop: int | None) -> Instances:
+        """Some of them."""
+        return replace(self, numbers=self.numbers[start:stop])
+
+    def number(self, path: str) -> int:
+        """The number of one of them."""
+        return _number(path, self.before, self.after)
+
+    def loop(self, name: str = "block", of: str = "") -> tuple[str, ...]:
+        """The head of the loop over them, or over those that are named."""
+        return (
+            f"for index in {of or counted(self.numbers)}:",
+            f"    {name} = model.get_submodule({around(self.before, 'index', self.after)})",
+        )
+
+
+def _number(path: str, before: str, after: str) -> int:
+    """What stands between; -1 where that is no number."""
+    inside = path[len(before) : len(path) - len(after)]
+    return int(inside) if path == f"{before}{inside}{after}" and _counts(inside) else -1
+
+
+def _counts(text: str) -> bool:
+    """Whether a name is a number as Python writes it: 007 is none, nor are the digits of other scripts."""
+    return text.isdecimal() and str(int(text)) == text
+
+
+def _cuts(path: str) -> Iterator[tuple[str, int, str]]:
+    """Every way to see a path as a number between texts."""
+    parts = path.split(".")
+    for index, part in enumerate(parts):
+        if _counts(part):
+            yield "".join(f"{p}." for p in parts[:index]), int(part), "".join(f".{p}" for p in parts[index + 1 :])

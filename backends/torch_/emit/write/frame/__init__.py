@@ -1,0 +1,1 @@
+"""What every script has. Sections of a training script, as lines of text."""

@@ -1,0 +1,238 @@
+"""An emitted plan on the hosts that it was made for: where every rank sits, and how all of them are started.
+
+    Files, seats -> Files       ranks.json with hosts, GPUs and NICs; launch.sh for every host; train.sbatch for Slurm;
+                                ray_train.py for Ray Train
+
+The ranks of a script are numbered as its mesh counts them, and torchrun numbers hosts by --node-rank and processes of a
+host one after the other, however many these are. So every host must hold ranks that follow one another; then the order
+of hosts, and which GPUs of each the ranks have, is all there is to say. Slurm and Ray choose the order of hosts
+themselves, so that they start hosts that are alike only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from meshwright.backends.torch_.emit.write.files import LAUNCH, RANKS, Files
+from meshwright.backends.torch_.emit.write.needed import CHECK
+from meshwright.ir.errors import EmissionTarget
+
+SLURM, RAY = "train.sbatch", "ray_train.py"
+RAY_TRAIN = '''\
+"""Start train.py by Ray Train, from a folder that all hosts have: python {name} --steps 10"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+RANKS = {ranks}
+HERE = str(Path(__file__).resolve().parent)
+ENVIRONMENT: dict[str, str] = {{{environment}}}
+
+
+def work(config: dict[str, Any]) -> None:
+    sys.path.insert(0, HERE)
+    import train
+
+    sys.argv = ["train.py", *config["arguments"]]
+    train.main()
+
+
+if __name__ == "__main__":
+    ray.init(runtime_env={{"env_vars": ENVIRONMENT}})
+    # Ray fills one host after the other, and numbers ranks so; which host comes first is its choice.
+    scaling = ScalingConfig(num_workers=RANKS, use_gpu=True, placement_strategy="PACK")
+    TorchTrainer(work, train_loop_config={{"arguments": sys.argv[1:]}}, scaling_config=scaling).fit()
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where a rank of the cluster is: a host by its number, a GPU of it, and the adapters of that host."""
+
+    host: int
+    gpu: int
+    nic: int
+    """The adapter that serves this GPU, -1 if the host has none."""
+    network: str
+    """The kind of these adapters."""
+
+
+VARIABLES: Mapping[str, tuple[tuple[str, str, str], ...]] = MappingProxyType(
+    {
+        "infiniband": (
+            (
+                "NCCL_CROSS_NIC",
+                "0",
+                "GPUs of one number talk over the adapters of that number: rails are apart",
+            ),
+        ),
+        "roce": (
+            (
+                "NCCL_CROSS_NIC",
+                "0",
+                "GPUs of one number talk over the adapters of that number: rails are apart",
+            ),
+            ("NCCL_IB_GID_INDEX", "3", "RoCE v2, which is routed; the usual index of it"),
+        ),
+        "ethernet": (("NCCL_IB_DISABLE", "1", "the plan's links are sockets: no search for InfiniBand"),),
+    }
+)
+"""What NCCL is told for a network, and why. What stands in the environment already is left."""
+ALWAYS = (
+    (
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "expandable_segments:True",
+        "the plan leaves a few percent for fragments; without this there are more",
+    ),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "a rank that fails ends the others, instead of leaving them to wait"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host of the cluster, and the GPUs of it that have ranks, in the order of these."""
+
+    number: int
+    gpus: tuple[int, ...]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether its ranks have the first GPUs, as they are counted."""
+        return self.gpus == tuple(range(len(self.gpus)))
+
+
+def on_several(files: Files) -> bool:
+    """Whether files are started on more hosts than one."""
+    return "NODE_RANK" in dict(files.texts)[LAUNCH]
+
+
+def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
+    """The files of a plan for GPUs, with where its ranks sit. `seats` are those of the cluster's ranks."""
+    texts = dict(files.texts)
+    rows: list[dict[str, Any]] = json.loads(texts[RANKS])
+    placed = [seats[row["cluster_rank"]] for row in rows]
+    hosts = _hosts(placed)
+    for row, seat in zip(rows, placed, strict=True):
+        row.update({"host": seat.host, "gpu": seat.gpu} | ({"nic": seat.nic} if seat.nic >= 0 else {}))
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    networks = {seat.network for seat in placed} if len(hosts) > 1 else set()
+    network = networks.pop() if len(networks) == 1 else ""
+    texts[RANKS] = f"[\n{lines}\n]\n"
+    texts[LAUNCH] = "\n".join(_launch(hosts, network)) + "\n"
+    if _alike(hosts):
+        texts[RAY] = _ray(len(placed), network)
+        if len(hosts) > 1:
+            texts[SLURM] = "\n".join(_slurm(hosts)) + "\n"
+    return Files(tuple(texts.items()))
+
+
+def check_order(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
+    """Must: torchrun can number the ranks of a plan, whose groups are of ranks of the cluster."""
+    _hosts([seats[rank] for group in groups for rank in group])
+
+
+def _hosts(placed: Sequence[Seat]) -> list[Host]:
+    """The hosts in the order of their ranks."""
+    hosts: list[Host] = []
+    known = set[int]()
+    for number, seat in enumerate(placed):
+        if hosts and hosts[-1].number == seat.host:
+            hosts[-1] = Host(seat.host, (*hosts[-1].gpus, seat.gpu))
+        elif seat.host in known:
+            raise EmissionTarget(
+                place=f"rank {number} on host {seat.host}",
+                cause="ranks of a host do not follow one another, and torchrun numbers them so",
+                fix="plan with a cluster of hosts with as many GPUs each",
+            )
+        else:
+            hosts.append(Host(seat.host, (seat.gpu,)))
+            known.add(seat.host)
+    return hosts
+
+
+def _alike(hosts: Sequence[Host]) -> bool:
+    """Whether it does not matter which host is which but for its place: as many ranks on each, on its first GPUs."""
+    return all(one.in_order and len(one.gpus) == len(hosts[0].gpus) for one in hosts)
+
+
+def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
+    ranks = sum(len(one.gpus) for one in hosts)
+    yield "#!/bin/sh"
+    if len(hosts) == 1:
+        yield f"# Start train.py on {ranks} GPUs of this host. Arguments are handed on: ./launch.sh --steps 10"
+    else:
+        yield f"# Start this host's ranks of train.py, which has {ranks}. On every host, with its number:"
+        yield f"#   HEAD=<address of host 0> NODE_RANK=<0 to {len(hosts) - 1}> ./launch.sh --steps 10"
+        numbers = [one.number for one in hosts]
+        if numbers != sorted(numbers) or not _alike(hosts):
+            yield f"# Hosts of the planned cluster in the order of NODE_RANK: {' '.join(map(str, numbers))}"
+    yield 'cd "$(dirname "$0")" || exit 1'
+    yield from CHECK.splitlines()
+    yield from _each(hosts)
+    yield "found=$(nvidia-smi -L | wc -l)"
+    yield 'if [ "$found" -lt "$each" ]; then'
+    yield '    echo "ranks.json has $each ranks on this host, which has $found GPUs: plan for such hosts" >&2'
+    yield "    exit 1"
+    yield "fi"
+    for name, value, why in (*VARIABLES.get(network, ()), *ALWAYS):
+        yield f"# {why[0].upper()}{why[1:]}."
+        yield f'export {name}="${{{name}:-{value}}}"'
+    yield "# Ranks share the cores of a host; torchrun would give each one."
+    yield 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(( ($(nproc) + each - 1) / each ))}"'
+    yield 'exec "${PYTHON:-python3}" -m torch.distributed.run \\'
+    if len(hosts) == 1:
+        yield '    --standalone --nproc-per-node "$each" train.py "$@"'
+    else:
+        yield f'    --nnodes {len(hosts)} --node-rank "${{NODE_RANK:?}}" --nproc-per-node "$each" \\'
+        yield '    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" train.py "$@"'
+
+
+def _each(hosts: Sequence[Host]) -> Iterator[str]:
+    """How many ranks a host has, and which GPUs these have if they are not the first ones in order."""
+    chosen = not all(host.in_order for host in hosts)
+
+    def told(host: Host) -> str:
+        gpus = ",".join(map(str, host.gpus))
+        return f"each={len(host.gpus)}{f' gpus={gpus}' if chosen else ''}"
+
+    if _alike(hosts) or len(hosts) == 1:
+        yield told(hosts[0])
+    else:
+        yield 'case "${NODE_RANK:?}" in'
+        yield from (f"    {number}) {told(host)} ;;" for number, host in enumerate(hosts))
+        yield f'    *) echo "NODE_RANK is $NODE_RANK, and there are hosts 0 to {len(hosts) - 1}" >&2; exit 1 ;;'
+        yield "esac"
+    if chosen:
+        yield "# The plan chose which GPU each rank has."
+        yield 'export CUDA_VISIBLE_DEVICES="$gpus"'
+
+
+def _ray(ranks: int, network: str) -> str:
+    told = (*VARIABLES.get(network, ()), *ALWAYS)
+    environment = "".join(f'\n    # {why}\n    "{name}": "{value}",' for name, value, why in told)
+    return RAY_TRAIN.format(name=RAY, ranks=ranks, environment=f"{environment}\n")
+
+
+def _slurm(hosts: Sequence[Host]) -> Iterator[str]:
+    each = len(hosts[0].gpus)
+    yield "#!/bin/bash"
+    yield f"# Start train.py under Slurm: sbatch {SLURM} --steps 10"
+    yield "#SBATCH --job-name=train"
+    yield f"#SBATCH --nodes={len(hosts)}"
+    yield "#SBATCH --ntasks-per-node=1"
+    yield f"#SBATCH --gpus-per-node={each}"
+    yield "#SBATCH --exclusive"
+    yield 'cd "$SLURM_SUBMIT_DIR" || exit 1'
+    yield 'HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    yield "export HEAD"
+    yield "# One task on each host starts its ranks; Slurm numbers the hosts as torchrun wants them."
+    yield 'srun sh -c \'NODE_RANK=$SLURM_NODEID exec ./launch.sh "$@"\' sh "$@"'

@@ -1,0 +1,155 @@
+"""Where the ranks of a cluster stand, as arrays: what `topology` asks of thousands of groups at once.
+
+`Cluster.link` answers for one pair, with words and provenance; here the same places and rates are plain numbers, one
+entry per rank, made once for every cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost_models.collectives.facts import facts
+from meshwright.cost_models.hardware.cluster import BYTES_PER_S_OF_GBPS, TIERS, Cluster, Pool, Tier
+from meshwright.cost_models.hardware.quantity import Quantity
+from meshwright.ir.same import Same
+
+Ints = NDArray[np.int64]
+
+MESHED = ("xgmi",)
+"""Scale-up links that lead from device to device instead of through a switch
+(AMD Instinct MI300X data sheet, 2023-12)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sites:
+    """For every rank of a cluster: its pool, unit, island and host; ids rise with the rank."""
+
+    pool: Ints
+    unit: Ints
+    island: Ints
+    host: Ints
+    pools: tuple[Wires, ...]
+    matrix: NDArray[np.float64] | None
+    by_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """The rates of one pool, as floats."""
+
+    island: float
+    island_size: int
+    island_kind: str
+    host: float
+    host_kind: str
+    port: float
+    total: float
+    """Of a host; of all hosts of an island that spans some."""
+    nic_kinds: tuple[str, ...]
+    device: str
+    """Its name; of a user's own, what it is like."""
+    quantities: tuple[Quantity, ...]
+
+
+@lru_cache(maxsize=64)
+def sites_of(keyed: Same[Cluster]) -> Sites:
+    cluster = keyed.of
+    pools, units, islands, hosts = [], [], [], []
+    first_host = first_unit = first_island = 0
+    for index, pool in enumerate(cluster.pools):
+        slot = np.tile(np.arange(pool.gpus_per_host), pool.hosts)
+        host = np.repeat(np.arange(pool.hosts), pool.gpus_per_host)
+        unit = host // pool.hosts_per_island
+        if pool.device.island is None:
+            island = np.arange(pool.ranks)
+        elif pool.hosts_per_island > 1:
+            island = unit
+        else:
+            size = pool.device.island.devices
+            island = host * -(-pool.gpus_per_host // size) + slot // size
+        pools.append(np.full(pool.ranks, index))
+        hosts.append(host + first_host)
+        units.append(unit + first_unit)
+        islands.append(island + first_island)
+        first_host += pool.hosts
+        first_unit = int(units[-1][-1]) + 1
+        first_island = int(islands[-1][-1]) + 1
+    matrix = None if cluster.matrix is None else np.asarray(cluster.matrix.rows, dtype=np.float64)
+    if matrix is not None:
+        matrix = np.minimum(matrix, matrix.T) * BYTES_PER_S_OF_GBPS
+    return Sites(
+        pool=np.concatenate(pools),
+        unit=np.concatenate(units),
+        island=np.concatenate(islands),
+        host=np.concatenate(hosts),
+        pools=tuple(map(_wires, cluster.pools)),
+        matrix=matrix,
+        by_host=matrix is not None and len(matrix) == cluster.hosts,
+    )
+
+
+def _wires(pool: Pool) -> Wires:
+    island = pool.device.island
+    host = pool.host_gbps * BYTES_PER_S_OF_GBPS
+    quantities = [pool.device.host_link.bandwidth, *(nic.rate for nic in pool.adapters)]
+    return Wires(
+        island=island.bandwidth.value if island else float("inf"),
+        island_size=min(island.devices, pool.gpus_per_host * pool.hosts_per_island) if island else 1,
+        island_kind=island.kind if island else "",
+        host=pool.device.host_link.bandwidth.value,
+        host_kind=pool.device.host_link.kind,
+        port=host / pool.ports if pool.adapters else float("inf"),
+        total=host * pool.hosts_per_island if pool.adapters else float("inf"),
+        nic_kinds=tuple(dict.fromkeys(nic.kind for nic in pool.adapters)),
+        device=pool.device.like or pool.device.name,
+        quantities=(*quantities, island.bandwidth) if island else tuple(quantities),
+    )
+
+
+def torus_share(name: str, devices: int) -> float:
+    """The share of a chip's links on a torus that a group reaches: two on every side that wraps around, one on a
+    shorter side, none on a side of one. The group is taken to lie as a compiler lays it, with sides as equal as can be.
+    """
+    torus = facts()["torus"].get(name)
+    if torus is None:
+        return 1.0
+    dimensions, left, links = torus["dimensions"], devices, 0
+    for open_sides in range(dimensions, 0, -1):
+        side = ceil(left ** (1 / open_sides) - ROOT_SLACK)
+        left = ceil(left / side)
+        links += 0 if side == 1 else 2 if side >= torus["wraps_from"] else 1
+    share: float = links / (2 * dimensions)
+    return share
+
+
+ROOT_SLACK = 1e-9
+"""Roots of whole cubes come out a little above; this is far below any other distance to a whole number."""
+
+
+def measured_rates(sites: Sites, group: Ints, tier: Tier) -> tuple[float, float] | None:
+    """From the link matrix: the slowest neighbours of the ring on this tier, and the slowest pair."""
+    if sites.matrix is None or (sites.by_host and tier not in ("rail", "pools")):
+        return None
+    ids = sites.host[group] if sites.by_host else group
+    ring = _tiers(sites, group, np.roll(group, -1)) == TIERS.index(tier)
+    rates = sites.matrix[ids, np.roll(ids, -1)][ring]
+    every = _tiers(sites, group[:, None], group[None, :]) == TIERS.index(tier)
+    apart = every & (ids[:, None] != ids[None, :])
+    if not apart.any():
+        return None
+    pair = float(sites.matrix[np.ix_(ids, ids)][apart].min())
+    return (float(rates.min()) if rates.size else pair), pair
+
+
+def _tiers(sites: Sites, one: Ints, other: Ints) -> Ints:
+    """The tier, as its place in `TIERS`, between ranks."""
+    tier = np.full(np.broadcast(one, other).shape, TIERS.index("pools"), dtype=np.int64)
+    tier[np.broadcast_to(sites.pool[one] == sites.pool[other], tier.shape)] = TIERS.index("rail")
+    tier[np.broadcast_to(sites.host[one] == sites.host[other], tier.shape)] = TIERS.index("host")
+    tier[np.broadcast_to(sites.island[one] == sites.island[other], tier.shape)] = TIERS.index("island")
+    return tier

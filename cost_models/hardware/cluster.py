@@ -1,0 +1,485 @@
+"""Clusters: pools of equal hosts, and what lies between any two of their devices.
+
+A *pool* is a number of identical hosts, each with the same number of one `Device` and the same NICs. A cluster is one
+or more pools, with `PoolLink`s between them where there are several. Ranks are numbered pool by pool, host by host,
+device by device, so that a rank is a place and nothing else need be said:
+
+    rank = ranks of earlier pools + host x gpus_per_host + slot
+
+Two ranks are joined by one of four *tiers*, from the fastest on:
+
+    island   the scale-up domain (NVLink, xGMI, ICI): the first `island.devices` devices of a host, the next, ...; one
+             that spans hosts joins whole hosts of a pool, in order (72 devices over 18 hosts of 4)
+    host     one host, no common island: the host link (PCIe)
+    rail     two hosts of a pool: the NICs
+    pools    two pools: the links between them, and the NICs at both ends
+
+`Cluster.link(a, b)` prices the way between two ranks, alone and in a crowd. Bandwidths are bytes/s in one direction.
+With n NICs of rate r on a host of g devices there are p = min(n, g) *ports*; one rank alone fills a port,
+
+    bandwidth = n r / p        sharers = g / p        so that bandwidth / sharers = n r / g is its share
+
+when all devices of the host send. A link between pools has one total rate, which all ranks of the smaller pool share;
+pools without a direct link are joined by the shortest chain of links (fewest, then by name): rates are the smallest,
+latencies add up. Latencies are of one hop.
+
+A *link matrix* holds rates in Gb/s that the user measured, one row per host or one per device. It replaces the rate of
+what it covers: between hosts `rail` and `pools` (an entry is what the two hosts manage together), between devices
+every tier (an entry is what that pair manages alone). Its two directions may differ by a tenth; the slower one counts.
+
+Nothing is guessed in silence: NICs that a pool does not give are its device's usual ones, labelled so; where there are
+none, a pool of several hosts is refused. `faults` says what is wrong with a cluster, `suspicions` what looks wrong.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import Literal, NamedTuple
+
+from meshwright.cost_models.hardware.devices import Device, latency_of
+from meshwright.cost_models.hardware.quantity import Quantity, derived, given
+from meshwright.ir.errors import (
+    ClusterError,
+    ClusterValueBad,
+    LinkEndUnknown,
+    LinkMatrixSize,
+    LinkMatrixValue,
+    NicsUnknown,
+    PoolRepeated,
+    PoolsDisconnected,
+    RankUnknown,
+)
+from meshwright.ir.limits import POOLS, RANKS
+
+Tier = Literal["island", "host", "rail", "pools"]
+TIERS: tuple[Tier, ...] = ("island", "host", "rail", "pools")
+
+BYTES_PER_S_OF_GBPS = 1e9 / 8
+
+ASYMMETRY = 0.1
+"""How far the two directions of a measured link may lie apart, as a share of the faster one."""
+
+SHOWN_ENTRIES = 5
+"""Bad entries of a link matrix that are listed; what spoils one often spoils all."""
+
+NIC_RATES = {
+    "infiniband": (10, 20, 40, 56, 100, 200, 400, 800, 1600),
+    "roce": (10, 25, 40, 50, 100, 200, 400, 800, 1600),
+    "ethernet": (1, 2.5, 5, 10, 25, 40, 50, 100, 200, 400, 800, 1600),
+}
+"""Gb/s that adapters are sold with; used to notice bytes where bits are meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nic:
+    """`count` adapters of one kind on each host; the rate is of one of them, in Gb/s."""
+
+    kind: str
+    rate: Quantity
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Identical hosts. The price is per device and hour."""
+
+    name: str
+    hosts: int
+    device: Device
+    gpus_per_host: int
+    nics: tuple[Nic, ...] = ()
+    price: Quantity | None = None
+
+    @property
+    def ranks(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+    @property
+    def adapters(self) -> tuple[Nic, ...]:
+        """The NICs given, or else the device's usual ones."""
+        usual = self.device.nic
+        if self.nics or usual is None:
+            return self.nics
+        return (Nic(kind=usual.kind, rate=usual.rate, count=self.gpus_per_host),)
+
+    @property
+    def host_gbps(self) -> float:
+        """What all NICs of a host carry in one direction."""
+        return sum(nic.rate.value * nic.count for nic in self.adapters)
+
+    @property
+    def ports(self) -> int:
+        return min(sum(nic.count for nic in self.adapters), self.gpus_per_host)
+
+    @property
+    def hosts_per_island(self) -> int:
+        """Whole hosts that one scale-up domain joins; 1 where it ends with the host, or there is none."""
+        island = self.device.island
+        return max(1, island.devices // self.gpus_per_host) if island and island.spans_hosts else 1
+
+    def island_of(self, host: int, slot: int) -> int | None:
+        """The number, within the pool, of the scale-up domain of a device; None if it is in none."""
+        if self.device.island is None:
+            return None
+        size = self.device.island.devices
+        if self.hosts_per_island > 1:
+            return host // self.hosts_per_island
+        return host * -(-self.gpus_per_host // size) + slot // size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLink:
+    """A link between two pools: its total rate in one direction, in Gb/s, and its latency."""
+
+    between: tuple[str, str]
+    kind: str
+    rate: Quantity
+    latency: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMatrix:
+    """Measured rates in Gb/s between hosts, or between devices; the diagonal means nothing."""
+
+    rows: tuple[tuple[float, ...], ...]
+
+    def gbps(self, one: int, other: int) -> Quantity:
+        return given(min(self.rows[one][other], self.rows[other][one]), "Gb/s")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is: indices of its pool, of its host within the pool, of its device within the host."""
+
+    pool: int
+    host: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The way between two ranks. `bandwidth` is what the pair has alone, in one direction; `sharers` how many ranks
+    divide it when all of them send."""
+
+    tier: Tier
+    kind: str
+    bandwidth: Quantity
+    latency: Quantity
+    sharers: float
+
+    @property
+    def share_bytes_per_s(self) -> float:
+        return self.bandwidth.value / self.sharers
+
+
+class Fault(NamedTuple):
+    """Something wrong with a cluster: where (as a path of keys and indices), which error, what, and what to do."""
+
+    path: tuple[str | int, ...]
+    kind: type[ClusterError]
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Pools, links between them, and measured rates.
+
+    - No `faults`.
+    - Its text form, `cluster_toml.write`, reads back as the same cluster.
+    """
+
+    pools: tuple[Pool, ...]
+    links: tuple[PoolLink, ...] = ()
+    matrix: LinkMatrix | None = None
+
+    def __post_init__(self) -> None:
+        for path, kind, cause, fix in faults(self.pools, self.links, self.matrix):
+            raise kind(place=f"cluster, {spelled(path)}", cause=cause, fix=fix)
+
+    @property
+    def ranks(self) -> int:
+        return sum(pool.ranks for pool in self.pools)
+
+    @property
+    def hosts(self) -> int:
+        return sum(pool.hosts for pool in self.pools)
+
+    @property
+    def unlike(self) -> bool:
+        """Whether devices or links may differ from host to host."""
+        return len(self.pools) > 1 or self.matrix is not None
+
+    def place(self, rank: int) -> Place:
+        if not 0 <= rank < self.ranks:
+            raise RankUnknown(
+                place=f"rank {rank}", cause=f"the cluster has {self.ranks} ranks", fix=f"use 0 to {self.ranks - 1}"
+            )
+        ends = list(accumulate(pool.ranks for pool in self.pools))
+        pool = bisect_right(ends, rank)
+        host, slot = divmod(rank - (ends[pool] - self.pools[pool].ranks), self.pools[pool].gpus_per_host)
+        return Place(pool, host, slot)
+
+    def host_index(self, at: Place) -> int:
+        """The host's number in the whole cluster."""
+        return sum(pool.hosts for pool in self.pools[: at.pool]) + at.host
+
+    def device(self, rank: int) -> Device:
+        return self.pools[self.place(rank).pool].device
+
+    @property
+    def kinds(self) -> Callable[[int], str] | None:
+        """Tells the kind of device of a rank; None where there is one pool."""
+        return (lambda rank: self.device(rank).name) if len(self.pools) > 1 else None
+
+    def tier(self, one: int, other: int) -> Tier:
+        """What joins two ranks."""
+        if one == other:
+            raise RankUnknown(place=f"rank {one}", cause="a rank has no link to itself", fix="name two ranks")
+        return self._tier(self.place(one), self.place(other))
+
+    def _tier(self, a: Place, b: Place) -> Tier:
+        if a.pool != b.pool:
+            return "pools"
+        pool = self.pools[a.pool]
+        island = pool.island_of(a.host, a.slot)
+        if island is not None and island == pool.island_of(b.host, b.slot):
+            return "island"
+        return "host" if a.host == b.host else "rail"
+
+    def link(self, one: int, other: int) -> Link:
+        """The way between two ranks, with a measured rate where there is one."""
+        tier = self.tier(one, other)
+        a, b = self.place(one), self.place(other)
+        link = self._between_pools(a, b) if tier == "pools" else _within(self.pools[a.pool], tier)
+        if self.matrix is None:
+            return link
+        if len(self.matrix.rows) == self.hosts:
+            return self._measured_hosts(link, a, b)
+        rate = self.matrix.gbps(one, other)
+        return _replaced(link, rate.value * BYTES_PER_S_OF_GBPS, link.sharers, "link matrix", rate)
+
+    def _measured_hosts(self, link: Link, a: Place, b: Place) -> Link:
+        if link.tier not in ("rail", "pools"):
+            return link
+        assert self.matrix is not None
+        rate = self.matrix.gbps(self.host_index(a), self.host_index(b))
+        total = rate.value * BYTES_PER_S_OF_GBPS
+        ends = (self.pools[a.pool], self.pools[b.pool])
+        alone = min(total, *(_port_bytes_per_s(pool) for pool in ends if pool.adapters))
+        share = total / max(pool.gpus_per_host for pool in ends)
+        return _replaced(link, alone, max(1.0, alone / share), "link matrix, between hosts", rate)
+
+    def _between_pools(self, a: Place, b: Place) -> Link:
+        ends = (self.pools[a.pool], self.pools[b.pool])
+        way = route(ends[0].name, ends[1].name, self.links)
+        if way is None:
+            # Only a matrix can stand in for a link; it then replaces the rate, and the latency is the slower NIC's.
+            return max(
+                (_within(pool, "rail", tier_shown="pools") for pool in ends), key=lambda link: link.latency.value
+            )
+        slowest = min(way, key=lambda link: link.rate.value)
+        total = slowest.rate.value * BYTES_PER_S_OF_GBPS
+        rails = [_within(pool, "rail") for pool in ends if pool.adapters]
+        narrow = min(rails, key=lambda rail: rail.bandwidth.value, default=None)
+        if narrow is not None and narrow.bandwidth.value < total:
+            alone = narrow.bandwidth
+        else:
+            alone = derived(total, "bytes/s", f"{slowest.rate.value:g} Gb/s / 8", slowest.rate)
+        share = min(total / min(pool.ranks for pool in ends), *(rail.share_bytes_per_s for rail in rails), alone.value)
+        latencies = [link.latency for link in way]
+        latency = latencies[0] if len(way) == 1 else _sum(latencies)
+        kind = "+".join(dict.fromkeys(link.kind for link in way))
+        return Link(tier="pools", kind=kind, bandwidth=alone, latency=latency, sharers=alone.value / share)
+
+
+def _within(pool: Pool, tier: Tier, *, tier_shown: Tier | None = None) -> Link:
+    """The link of a tier inside a pool."""
+    if tier == "island":
+        assert pool.device.island is not None
+        island = pool.device.island
+        latency = latency_of(island.kind)
+        return Link(tier=tier, kind=island.kind, bandwidth=island.bandwidth, latency=latency, sharers=1.0)
+    if tier == "host":
+        wire = pool.device.host_link
+        latency = latency_of(wire.kind)
+        return Link(tier=tier, kind=wire.kind, bandwidth=wire.bandwidth, latency=latency, sharers=1.0)
+    nics = pool.adapters
+    how = " + ".join(f"{nic.count} x {nic.rate.value:g}" for nic in nics)
+    return Link(
+        tier=tier_shown or tier,
+        kind="+".join(dict.fromkeys(nic.kind for nic in nics)),
+        bandwidth=derived(
+            _port_bytes_per_s(pool), "bytes/s", f"({how}) Gb/s / {pool.ports} / 8", *(nic.rate for nic in nics)
+        ),
+        latency=max((latency_of(nic.kind) for nic in nics), key=lambda latency: latency.value),
+        sharers=pool.gpus_per_host / pool.ports,
+    )
+
+
+def _port_bytes_per_s(pool: Pool) -> float:
+    return pool.host_gbps * BYTES_PER_S_OF_GBPS / pool.ports
+
+
+def _replaced(link: Link, alone: float, sharers: float, how: str, rate: Quantity) -> Link:
+    bandwidth = derived(alone, "bytes/s", f"{how}, {rate.value:g} Gb/s / 8", rate)
+    return Link(tier=link.tier, kind=link.kind, bandwidth=bandwidth, latency=link.latency, sharers=sharers)
+
+
+def _sum(latencies: list[Quantity]) -> Quantity:
+    return derived(sum(latency.value for latency in latencies), "s", "sum over the links of the way", *latencies)
+
+
+def route(one: str, other: str, links: tuple[PoolLink, ...]) -> tuple[PoolLink, ...] | None:
+    """The shortest chain of links between two pools, ties broken by name; None if there is none."""
+    ways: dict[str, tuple[PoolLink, ...]] = {one: ()}
+    front = [one]
+    while front and other not in ways:
+        reached: dict[str, tuple[PoolLink, ...]] = {}
+        for name in sorted(front):
+            for link in links:
+                if name in link.between:
+                    far = link.between[1] if link.between[0] == name else link.between[0]
+                    if far not in ways:
+                        reached.setdefault(far, (*ways[name], link))
+        ways |= reached
+        front = list(reached)
+    return ways.get(other)
+
+
+def spelled(path: tuple[str | int, ...]) -> str:
+    """`("pool", 0, "hosts")` as a person counts: pool 1, key 'hosts'."""
+    words: list[str] = []
+    for step in path:
+        if isinstance(step, int):
+            words[-1] = f"{words[-1].removeprefix('key ').strip(chr(39))} {step + 1}"
+        else:
+            words.append(f"key {step!r}")
+    return ", ".join(words)
+
+
+def faults(pools: tuple[Pool, ...], links: tuple[PoolLink, ...], matrix: LinkMatrix | None) -> Iterator[Fault]:
+    """Everything that forbids these parts to be a cluster."""
+    if not pools:
+        yield Fault(("pool",), ClusterValueBad, "there is no pool", "describe at least one [[pool]]")
+    beyond = POOLS.refused(len(pools)) or RANKS.refused(sum(pool.ranks for pool in pools))
+    if beyond:
+        yield Fault(("pool",), ClusterValueBad, beyond, "give fewer")
+        return
+    for index, pool in enumerate(pools):
+        yield from _pool_faults(index, pool)
+        if pool.name in [earlier.name for earlier in pools[:index]]:
+            yield Fault(
+                ("pool", index, "name"), PoolRepeated, f"there are two pools {pool.name!r}", "give each its own name"
+            )
+    known = [pool.name for pool in pools]
+    for index, link in enumerate(links):
+        yield from _link_faults(index, link, links[:index], known)
+    if matrix is not None:
+        if len(pools) > 1:
+            yield from (_no_nics(index, pool, "other pools") for index, pool in enumerate(pools) if not pool.adapters)
+        yield from _matrix_faults(matrix, sum(pool.hosts for pool in pools), sum(pool.ranks for pool in pools))
+    elif pools:
+        apart = [name for name in known if route(known[0], name, links) is None]
+        if apart:
+            yield Fault(
+                ("pool", known.index(apart[0])),
+                PoolsDisconnected,
+                f"no chain of links leads from {known[0]!r} to {', '.join(map(repr, apart))}",
+                f'add [[link]] between = ["{known[0]}", "{apart[0]}"], kind, gbps, latency_us; or a link_matrix',
+            )
+
+
+def _pool_faults(index: int, pool: Pool) -> Iterator[Fault]:
+    for key, value in (("hosts", pool.hosts), ("gpus_per_host", pool.gpus_per_host)):
+        if value < 1:
+            yield Fault(("pool", index, key), ClusterValueBad, f"{value} is below 1", "give at least 1")
+    if any(nic.count < 1 for nic in pool.nics):
+        yield Fault(("pool", index, "nics"), ClusterValueBad, "a count is below 1", "give at least 1, or drop the NIC")
+    if not pool.adapters and pool.hosts > 1 and pool.gpus_per_host > 0 and _islands(pool) > 1:
+        yield _no_nics(index, pool, f"{pool.hosts} hosts")
+
+
+def _no_nics(index: int, pool: Pool, others: str) -> Fault:
+    return Fault(
+        ("pool", index, "nics"),
+        NicsUnknown,
+        f"there are {others}, and {pool.device.name} has no usual NIC",
+        'add nics = [{ kind = "ethernet", gbps = 100, count = 1 }], or inter=100G (per GPU) to a shorthand',
+    )
+
+
+def _islands(pool: Pool) -> int:
+    """How many parts the pool falls into without a network."""
+    return -(-pool.hosts // pool.hosts_per_island)
+
+
+def _link_faults(index: int, link: PoolLink, earlier: tuple[PoolLink, ...], known: list[str]) -> Iterator[Fault]:
+    path = ("link", index, "between")
+    strangers = [name for name in link.between if name not in known]
+    if strangers:
+        yield Fault(
+            path, LinkEndUnknown, f"there is no pool {strangers[0]!r}", f"use {', '.join(map(repr, known)) or 'a pool'}"
+        )
+    elif link.between[0] == link.between[1]:
+        yield Fault(path, LinkEndUnknown, f"both ends are {link.between[0]!r}", "name two pools")
+    if any(set(link.between) == set(other.between) for other in earlier):
+        yield Fault(path, PoolRepeated, f"{' and '.join(link.between)} are linked already", "join both into one")
+
+
+def _matrix_faults(matrix: LinkMatrix, hosts: int, ranks: int) -> Iterator[Fault]:
+    size = len(matrix.rows)
+    widths = sorted({len(row) for row in matrix.rows})
+    if size not in (hosts, ranks) or widths != [size]:
+        shape = f"{size} x {' or '.join(map(str, widths)) or 0}"
+        yield Fault(
+            ("link_matrix",),
+            LinkMatrixSize,
+            f"it is {shape}",
+            f"give {hosts} x {hosts}, one row per host, or {ranks} x {ranks}, one per device",
+        )
+        return
+    yield from islice(_entry_faults(matrix), SHOWN_ENTRIES)
+
+
+def _entry_faults(matrix: LinkMatrix) -> Iterator[Fault]:
+    size = len(matrix.rows)
+    for row in range(size):
+        for column in range(size):
+            entry, back = matrix.rows[row][column], matrix.rows[column][row]
+            where = f"row {row + 1}, column {column + 1}"
+            if row != column and not 0 < entry < float("inf"):
+                yield Fault(("link_matrix",), LinkMatrixValue, f"{where} is {entry:g}", "give a positive rate in Gb/s")
+            elif row < column and back > 0 and abs(entry - back) > ASYMMETRY * max(entry, back):
+                yield Fault(
+                    ("link_matrix",),
+                    LinkMatrixValue,
+                    f"{where} is {entry:g}, the way back {back:g}",
+                    f"measure again: directions may differ by {ASYMMETRY:.0%}",
+                )
+
+
+def suspicions(cluster: Cluster) -> tuple[str, ...]:
+    """What looks like GB/s written for Gb/s, or the reverse, in numbers that the user gave."""
+    found: list[str] = []
+    for pool in cluster.pools:
+        usual = pool.device.nic.rate.value if pool.device.nic else None
+        for nic in pool.nics:
+            found += _suspicion(f"pool {pool.name!r}", nic.kind, nic.rate.value, usual)
+    for link in cluster.links:
+        found += _suspicion(f"link {' - '.join(link.between)}", link.kind, link.rate.value, None)
+    return tuple(found)
+
+
+def _suspicion(where: str, kind: str, gbps: float, usual: float | None) -> Iterator[str]:
+    sold = NIC_RATES.get(kind, ())
+    if (gbps not in sold and 8 * gbps in sold) or 8 * gbps == usual:
+        yield (
+            f"{where}: {gbps:g} Gb/s ({kind}) looks like GB/s: rates are in gigabits; if {gbps:g} gigabytes per second "
+            f"are meant, write {8 * gbps:g}"
+        )
+    elif sold and gbps > max(sold):
+        yield f"{where}: no {kind} adapter has {gbps:g} Gb/s; rates are in gigabits per second, of one adapter"

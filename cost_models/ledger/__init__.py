@@ -1,0 +1,9 @@
+"""What one run of a body program asks for, before any price.
+
+| module | what it has |
+|---|---|
+| `ledger` | work, bytes, collectives |
+| `chains` | memory-bound operators as the kernels that run them |
+| `signatures` | what statements are on one rank, whatever the batch and the copies |
+| `books` | ledgers remembered |
+"""

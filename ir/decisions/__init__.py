@@ -1,0 +1,10 @@
+"""Everything that a plan decides, and nothing that follows from it.
+
+| module | what it has |
+|---|---|
+| `decisions` | strategies per operator, states at the ends, storage, stages, schedule |
+| `offload` | what waits in the memory of the host |
+| `apart` | a plan with a body for every set of numbers, as code needs it |
+| `project` | a plan for a big model as one for its small twin |
+| `json`, `text` | the two written forms; `scan` has their words |
+"""

@@ -1,0 +1,112 @@
+"""Calls of operators as `meshwright.ir.graph.invocation` keeps them, and calls made of those again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.torch_.operators.values import Assembly, Call, Handle, Literal
+from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES, TORCH_DTYPES
+from meshwright.ir.graph.graph import Attr
+from meshwright.ir.graph.invocation import DEVICE, DTYPE, LIST, NAN, TENSOR, TEXT, TORCH, arguments, filled, plain
+
+
+def overload_of(target: str) -> Any | None:
+    """The operator of a traced name, "hardtanh.default" or "mylib.rotary.default", if torch has it."""
+    parts = target.split(".")
+    name, overload = parts[-2:] if len(parts) > 1 else (parts[0], "default")
+    library = getattr(torch.ops, parts[0] if len(parts) > 2 else "aten")
+    return getattr(getattr(library, name, None), overload, None)
+
+
+def standing(call: Call) -> Call:
+    """The call under the name of an operator that exists: some are only there as those that write in place."""
+    name, _, overload = call.target.rpartition(".")
+    if overload_of(call.target) is None and overload_of(f"{name}_.{overload}") is not None:
+        return replace(call, target=f"{name}_.{overload}")
+    return call
+
+
+def invoked(call: Call) -> tuple[list[Handle], dict[str, Attr]]:
+    """The tensors that a call was given, in order, and the attributes `overload` and `call`. The latter are left out
+    where it holds what is no plain data."""
+    overload = overload_of(call.target)
+    operands: list[Handle] = []
+
+    def kept(value: Any) -> Attr:
+        if isinstance(value, str | Term | Assembly):
+            operands.append(value)
+            return (TENSOR, len(operands) - 1)
+        if isinstance(value, list | tuple):
+            return (LIST, *map(kept, value))
+        return _word(value)
+
+    named = {name: kept(value) for name, value in call.args.items()}
+    if overload is None or _UNSAID in str(named):
+        return operands, {}
+    given = []
+    schema = overload._schema.arguments
+    usual = [one.has_default_value() and kept_alike(one.default_value, named.get(one.name)) for one in schema]
+    for at, one in enumerate(schema):
+        if one.kwarg_only and not usual[at]:
+            given.append((one.name, named[one.name]))
+        elif not one.kwarg_only and not all(usual[at : _positional(schema)]):
+            given.append(("", named[one.name]))
+    return operands, {"overload": call.target.split(".")[-1], "call": tuple(given)}
+
+
+def _positional(schema: Sequence[Any]) -> int:
+    return sum(not one.kwarg_only for one in schema)
+
+
+def kept_alike(default: Any, argument: Attr) -> bool:
+    """Whether an argument is what the operator takes if nothing is said."""
+    if isinstance(default, list | tuple):
+        return argument == (LIST, *default)
+    return (type(default) is type(argument) and default == argument) or argument == (TEXT, default)
+
+
+_UNSAID = "\0unsaid"
+
+
+def _word(value: Any) -> Attr:
+    """What is no tensor."""
+    if value is None or isinstance(value, bool | int | float):
+        return plain(value)
+    if isinstance(value, Literal):
+        return (TEXT, value.text)
+    if isinstance(value, torch.dtype):
+        return (DTYPE, DTYPES[value]) if value in DTYPES else (TORCH, str(value).removeprefix("torch."))
+    if isinstance(value, torch.device):
+        return (DEVICE,)
+    if isinstance(value, torch.layout | torch.memory_format):
+        return (TORCH, str(value).removeprefix("torch."))
+    return _UNSAID
+
+
+def called(overload: Any, call: Attr, operands: Sequence[Any], device: str = "cpu", *, wide: bool = False) -> Any:
+    """The operator run on these operands, of which it overwrites none. `wide`: what it is told to compute in a floating
+    dtype is computed in fp64."""
+
+    def leaf(what: str, held: Any) -> Any:
+        if what == TENSOR:
+            return operands[held]
+        if what == DTYPE:
+            dtype = TORCH_DTYPES[held]
+            return torch.float64 if wide and dtype.is_floating_point else dtype
+        if what == DEVICE:
+            return torch.device(device)
+        if what == TORCH:
+            return getattr(torch, held)
+        return float("nan") if what == NAN else held
+
+    positional = [filled(argument, leaf, list) for name, argument in arguments(call) if not name]
+    keyword = {name: filled(argument, leaf, list) for name, argument in arguments(call) if name}
+    if overload._schema.is_mutable and positional and isinstance(positional[0], Tensor):
+        positional[0] = positional[0].clone()
+    return overload(*positional, **keyword)

@@ -1,0 +1,122 @@
+"""What a traced name denotes, and what a traced operator is.
+
+A handle is one of
+
+    value      the name of a value of the graph
+    Term       a constant: it depends on no parameter and no input, so nothing is emitted for it until an operator needs
+               it
+    Assembly   a constant into which slices have been written; whole again, it is a `cat`
+    tuple      the results of one operator
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES
+from meshwright.ir.graph.constants import Constant
+from meshwright.ir.graph.graph import Graph, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """A constant with slices [start, end) of one dimension overwritten by values."""
+
+    base: Term
+    dim: int
+    pieces: tuple[tuple[int, int, Handle], ...] = ()
+
+
+Handle = str | Term | Assembly | tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A string argument, kept apart from value names."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One traced operator: its name in `aten::`, arguments by schema name (tensors as handles), and its result types.
+
+    `positional` and `keyword` hold the arguments as they were written, with plain strings: what a `Term` is made of.
+    """
+
+    target: str
+    args: Mapping[str, Any]
+    types: tuple[Type, ...]
+    positional: tuple[Any, ...] = ()
+    keyword: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args.get(name)
+
+    @property
+    def type(self) -> Type:
+        return self.types[0]
+
+    def on(self, first: Handle) -> Call:
+        """The same call on another first argument."""
+        return replace(self, args={**self.args, next(iter(self.args)): first}, positional=(first, *self.positional[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How traced module paths read in the model: `path` is the original one, `room` the block it lies in ("": none)."""
+
+    path: Callable[[str], str]
+    room: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """Where a module holds a tensor: the path of its attribute, and the keys where that is a list or dictionary."""
+
+    path: str
+    keys: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the model an operator was traced."""
+
+    module: str = ""
+    source: str = ""
+    no_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A graph, and what its constants are."""
+
+    graph: Graph
+    constants: Mapping[str, Term]
+    notes: tuple[str, ...] = ()
+    made: Mapping[str, Constant] = field(default_factory=dict)
+    """How the constants are made, by their laws."""
+
+
+def tensor_term(tensor: Tensor) -> Term:
+    """A tensor of the module as a constant; on the meta device its data is unknown."""
+    shape = tuple(int(extent) for extent in tensor.shape)
+    dtype = DTYPES.get(tensor.dtype, "f32")
+    unnamed = {} if tensor.dtype in DTYPES else {"dtype": tensor.dtype}
+    if tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor":
+        return Term("", shape, dtype, kwargs=unnamed)
+    widened = tensor.detach().cpu()
+    data = (widened.double() if widened.is_floating_point() else widened).numpy()
+    return Term("", shape, dtype, kwargs=unnamed, data=data)
+
+
+def flat(item: Any) -> list[Any]:
+    """The leaves of nested lists and tuples."""
+    if isinstance(item, list | tuple):
+        return [leaf for part in item for leaf in flat(part)]
+    return [item]

@@ -1,0 +1,565 @@
+"""Numbers of a model made small by what they size, whatever they are called.
+
+    Recipe: settings, and how a model is built of them  ->  the same settings with small numbers
+
+What a number means is found by changing it and comparing what the model then holds and runs (`trial`) with what it held
+and ran before:
+
+    blocks     some parameters are gone, and the others are as they were: as many as `Scale.layers`
+    repeats    nothing that is held changes, and the same operators run fewer times (iterations, blocks that share their
+               parameters): as many
+    sizes      dimensions of parameters or of results change, and nothing else
+    chances    with 0 instead of a part of 1, fewer random operators run, and all others as before (dropout)
+    limits     no shape changes, but the loss does: see `_Search.limits`
+    nothing    it stays
+
+Blocks come first, since every trial is cheap then. Sizes shrink one after the other, from small to large ones, until
+none does: a number takes the least of its candidates with which the same operators run, and every dimension that it
+changes
+
+- is at least what its kind needs (`LEAST`), or what it was;
+- is divided by what divided it, up to `UNIT`: the most ranks that may cut it in the twin;
+- makes no matrix square that was not, which would hide that rows are taken for columns;
+- is free where nothing reads the parameter.
+
+Relations need no rule. What a number must divide or must not exceed is asked of the model: it refuses what breaks them,
+runs other operators, or has no loss, as it looks past the end of a table (`_Search.enough_rows`). Where a number alone
+cannot shrink, those that are equal to it or its multiples follow it; and where it was the limit of indices that size
+nothing (the token that pads), these do.
+
+What a model holds is asked first, which takes a small part of the time of a run (`_Search.bound`). How much is tried is
+limited (`WORK`), not how long that takes: a model has the same twin everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, gcd
+from typing import Any
+
+from torch import nn
+
+from meshwright.ir.frontends.torch_.small import trial
+from meshwright.ir.frontends.torch_.small.trial import ELEMENTWISE, LOOK_UPS, MOST_VALUES, Recipe, Run, Settings, Step
+
+UNIT: Mapping[bool, int] = {True: 8, False: 4}
+"""By whether it is a parameter's dimension: the ranks that may cut it. A twin has 8 ranks; of those, 4 may cut what is
+no parameter: heads over tp and Ulysses, since one axis of a twin has at most 4, and all 8 would leave one copy of the
+batch on two axes."""
+LEAST: Mapping[str, int] = {"words": 256, "matrix": 64, "stack": 8}
+"""The least of a dimension, by its kind: rows of a table that the batch looks up in; rows and columns of a matrix,
+which are 8 shards of 8; matrices in a stack, as experts have them, one for each rank. Tables that positions look up in
+have two rows for each token."""
+WORK = 300_000
+"""Tensors that are built and operators that are run at most in all trials: about 40 CPU seconds, on one core (November
+2026)."""
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How small: blocks of every stack, and tokens, which windows are measured by."""
+
+    layers: int
+    seq: int
+    tokens: int
+    """Of the model's own workload."""
+    words: int = 0
+    """Indices that the model's own batches have are below this."""
+
+    def least(self, kind: str) -> int:
+        """The least of a dimension of this kind."""
+        if kind == "positions":
+            return 2 * self.seq
+        if kind == "words":
+            return max(LEAST[kind], self.words)
+        return LEAST.get(kind, 1)
+
+
+def shrunk(recipe: Recipe, scale: Scale) -> Settings:
+    """The settings with small numbers."""
+    if not any(numbers(recipe.settings)):
+        return recipe.settings
+    with trial.unseen():
+        return _Search(recipe, scale).result()
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def numbers(settings: Any, at: Path = ()) -> Iterator[tuple[Path, int | float]]:
+    """All numbers, and where they are."""
+    if isinstance(settings, Mapping):
+        for name, one in settings.items():
+            yield from numbers(one, (*at, name))
+    elif isinstance(settings, list | tuple):
+        for index, one in enumerate(settings):
+            yield from numbers(one, (*at, index))
+    elif isinstance(settings, int | float):
+        yield at, settings
+
+
+def _put(settings: Any, changed: Mapping[Path, Any], at: Path = ()) -> Any:
+    """The settings, with other values in these places."""
+    if at in changed:
+        return changed[at]
+    if isinstance(settings, Mapping):
+        return {name: _put(one, changed, (*at, name)) for name, one in settings.items()}
+    if isinstance(settings, list | tuple):
+        return type(settings)(_put(one, changed, (*at, index)) for index, one in enumerate(settings))
+    return settings
+
+
+def _at(settings: Any, path: Path) -> Any:
+    """What the settings have in this place."""
+    for part in path:
+        settings = settings[part]
+    return settings
+
+
+def _cut(settings: Any, length: int, few: int) -> Any:
+    """The settings, with all lists of this length cut off: they have an entry for every block; and without the entries
+    of blocks that are gone, where all names are indices."""
+    if isinstance(settings, Mapping):
+        indices = all(str(name).isdecimal() and int(name) < length for name in settings)
+        kept = {name: one for name, one in settings.items() if not indices or int(name) < few}
+        return {name: _cut(one, length, few) for name, one in kept.items()}
+    if isinstance(settings, list | tuple):
+        return settings[:few] if len(settings) == length else settings
+    return settings
+
+
+def _alike(one: int, other: int, unit: int) -> bool:
+    """Whether as much divides both."""
+    return one == other or (gcd(one, unit) == gcd(other, unit) and (one == 1) == (other == 1))
+
+
+def _candidates(value: int, others: Sequence[int]) -> list[int]:
+    """What a number may become, from small to large: small multiples of 8, then doubles, and those of its divisors
+    among the others; whatever divides it, up to 8, divides these."""
+    unit = UNIT[True]
+    found = {_least(unit * times, value) for times in range(1, 2 * unit)}
+    for base in (1, *(other for other in others if 1 < other < value and value % other == 0)):
+        times = 2 * unit * unit if base == 1 else 1
+        while base * times < value:
+            found.add(base * times if base > 1 else _least(times, value))
+            times *= 2
+    return sorted(one for one in found if unit <= one < value and _alike(one, value, unit))
+
+
+def _least(start: int, value: int) -> int:
+    """The first number from there on that as much divides as the value."""
+    unit = UNIT[True]
+    return next(one for one in range(max(start, unit), max(start, unit) + 2 * unit) if _alike(one, value, unit))
+
+
+# What one run says of another ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A dimension that is not what it was; `kind` is one of `LEAST`, "positions", "parameter", "result" or "unread"."""
+
+    kind: str
+    after: int
+    before: int
+
+    @property
+    def held(self) -> bool:
+        return self.kind in ("matrix", "stack", "parameter")
+
+
+def _fewer_blocks(after: Run, before: Run) -> bool:
+    """Whether parameters are gone, and all others that are read are as they were; and of every kind of block two are
+    left, if there were two."""
+    its, mine = after.held, before.held
+    same = its.keys() < mine.keys() and all(its[path] == mine[path] or before.unread(path) for path in its)
+    kinds = ((after.kinds[path], kinds) for path, kinds in before.kinds.items() if path in after.kinds)
+    return same and all(left[kind] >= min(2, number) for left, kinds in kinds for kind, number in kinds.items())
+
+
+def _fewer_repeats(after: Run, before: Run) -> bool:
+    """Whether the same operators run fewer times, each with its shapes, and what is held is as it was."""
+    left = iter(before.steps)
+    fewer = after.held == before.held and len(after.steps) < len(before.steps)
+    return fewer and set(after.steps) == set(before.steps) and all(one in left for one in after.steps)
+
+
+def _smaller(after: Run, before: Run, scale: Scale) -> bool:
+    """Whether it is the same with smaller dimensions: see the module."""
+    if not _same_operators(after, before) or after.size > before.size:
+        return False
+    changes = _changes(after, before)
+    return bool(changes) and _enough(after, before, changes, scale)
+
+
+def _enough(after: Run, before: Run, changes: Sequence[_Change], scale: Scale) -> bool:
+    """Whether dimensions that changed are still what is needed."""
+    free, least = _selects_less(after, before, changes), _leasts(changes, scale)
+    enough = (
+        one.kind == "unread"
+        or one.after >= one.before
+        or (one.after >= bound and (free or _alike(one.after, one.before, UNIT[one.held])))
+        for one, bound in zip(changes, least, strict=True)
+    )
+    squares = {path for path in _squares(after) if not before.unread(path)}
+    alike = squares <= _squares(before) and all(map(_still_selects, after.steps, before.steps))
+    return alike and all(enough)
+
+
+def _leasts(changes: Sequence[_Change], scale: Scale) -> list[int]:
+    """What each dimension must be at least. A number of matrices may be less than their rows have to be."""
+    stacked = any(one.kind == "stack" for one in changes)
+    kinds = ("stack" if stacked and one.kind == "matrix" else one.kind for one in changes)
+    return [min(one.before, scale.least(kind)) for one, kind in zip(changes, kinds, strict=True)]
+
+
+def _bound(after: int, before: int, changes: Sequence[_Change], scale: Scale) -> int:
+    """What a number must be at least, as far as dimensions grow with it in proportion: two values of it are known, and
+    what they have changed."""
+    per = [(one.before - one.after) / (before - after) for one in changes]
+    needed = zip(changes, _leasts(changes, scale), per, strict=True)
+    return max((after + ceil((least - one.after) / slope) for one, least, slope in needed if slope > 0), default=after)
+
+
+def _same_operators(after: Run, before: Run) -> bool:
+    def structure(run: Run) -> list[Any]:
+        held = [(path, len(shape)) for path, shape in run.held.items()]
+        return [held, [(one.name, [len(shape) for shape in one.shapes]) for one in run.steps]]
+
+    return structure(after) == structure(before)
+
+
+def _changes(after: Run, before: Run) -> tuple[_Change, ...]:
+    """All dimensions that changed: of parameters, of buffers, of results, and of what is looked up in."""
+    return tuple(dict.fromkeys(_changed(after, before)))
+
+
+def _changed(after: Run, before: Run) -> Iterator[_Change]:
+    for path, shape in before.parameters.items():
+        for at, (one, other) in enumerate(zip(after.parameters[path], shape, strict=True)):
+            if one != other:
+                yield _Change(kind=_kind(before, path, at), after=one, before=other)
+    pairs = [(after.buffers[path], shape) for path, shape in before.buffers.items()]
+    selected = {one.chosen[1] for one in before.steps if one.chosen}
+    for step, old in zip(after.steps, before.steps, strict=True):
+        pairs += zip(step.shapes, old.shapes, strict=True)
+        if step.rows is not None and old.rows is not None and step.rows != old.rows:
+            kind = "words" if old.words else "result" if old.rows in selected else "positions"
+            yield _Change(kind=kind, after=step.rows, before=old.rows)
+    for its, mine in pairs:
+        yield from (
+            _Change(kind="result", after=one, before=other)
+            for one, other in zip(its, mine, strict=True)
+            if one != other
+        )
+
+
+def _kind(run: Run, path: str, at: int) -> str:
+    """What a dimension of a parameter is: tables are looked up in; kernels of convolutions, and what is added, are no
+    matrices; no more are those that nothing reads, as parts of a model that its batches have nothing for."""
+    if run.unread(path):
+        return "unread"
+    read, dims = (run.read_by or {}).get(path, ""), len(run.parameters[path])
+    if dims < 2 or read in (*LOOK_UPS, ELEMENTWISE) or "convolution" in read:
+        return "parameter"
+    return "stack" if dims > 2 and at == 0 else "matrix"
+
+
+def _still_selects(after: Step, before: Step) -> bool:
+    """Whether a selection that left something out does so, of as many as two if it was of several."""
+    if after.chosen is None or before.chosen is None:
+        return True
+    (its, of), (mine, all_of) = after.chosen, before.chosen
+    return its >= min(2, mine) and (its < of) == (mine < all_of)
+
+
+def _squares(run: Run) -> set[str]:
+    """Parameters that are square matrices, or stacks of them."""
+    return {path for path, shape in run.parameters.items() if len(shape) > 1 and shape[-1] == shape[-2]}
+
+
+def _selects_less(after: Run, before: Run, changes: Sequence[_Change]) -> bool:
+    """Whether a number sizes a selection and what comes of it, and no parameter: no rank has a part of that."""
+    chosen = any(one.chosen != other.chosen for one, other in zip(after.steps, before.steps, strict=True))
+    return chosen and not any(one.held for one in changes)
+
+
+def _less_random(after: Run, before: Run) -> bool:
+    """Whether fewer operators are random, or with other chances, and all others are as they were."""
+    if after.held != before.held or [one.chances for one in after.steps] == [one.chances for one in before.steps]:
+        return False
+    left = iter(before.steps)
+    return all(any(one.name == other.name and one.shapes == other.shapes for other in left) for one in after.steps)
+
+
+# Search --------------------------------------------------------------------------------------------------------------
+
+
+class _Search:
+    """Settings on their way to small ones, and what their model holds and runs."""
+
+    def __init__(self, recipe: Recipe, scale: Scale) -> None:
+        self.recipe, self.scale, self.settings = recipe, scale, recipe.settings
+        self.now = trial.skeleton(recipe.whole)
+        self.work = 0
+        self.listed: set[Path] = set()
+        self.inert: dict[Path, bool] = {}
+        self.known: dict[str, Run | None] = {}
+        self.skeletons: dict[str, Run | None] = {}
+        self.last: dict[str, nn.Module | None] = {}
+
+    def result(self) -> Settings:
+        """All steps: see the module."""
+        self.listed_blocks()
+        now = self.run(self.settings)
+        if now is None:
+            self.recipe, self.known = replace(self.recipe, exact=True), {}
+            now = self.run(self.settings)
+        if now is None:  # it asks for values, or does not run with so few blocks
+            return self.recipe.settings
+        self.now = now
+        while self.smaller_sizes():
+            pass
+        self.enough_rows()
+        self.no_chances()
+        self.limits()
+        return self.settings
+
+    def integers(self, above: int) -> list[tuple[Path, int]]:
+        """Integers above that, from small to large."""
+        found = [(path, one) for path, one in numbers(self.settings) if type(one) is int and one > above]
+        return sorted(found, key=lambda one: (one[1], str(one[0])))
+
+    def built(self, settings: Settings) -> nn.Module | None:
+        """The model of settings, if they are possible and not all work is done. The last one is kept, to run it after
+        what it holds was asked."""
+        key, model = repr(settings), self.last.get(repr(settings))
+        if key not in self.last and self.work <= WORK:
+            model = trial.built(self.recipe, settings)
+            self.work += len(self.now.held)
+            self.last = {key: model}
+            self.skeletons[key] = trial.skeleton(model) if model is not None else None
+        return model
+
+    def held(self, settings: Settings) -> Run | None:
+        """What the model of settings holds, which says much in a small part of the time that a run takes."""
+        if repr(settings) not in self.skeletons:
+            self.built(settings)
+        return self.skeletons.get(repr(settings))
+
+    def run(self, settings: Settings) -> Run | None:
+        """What the model of settings holds and runs, if it does and not all work is done."""
+        key = repr(settings)
+        if key not in self.known:
+            model = self.built(settings) if self.skeletons.get(key, self.now) is not None else None
+            if model is None:
+                return None
+            self.known[key], work = trial.run(model, self.recipe, settings, self.scale.seq)
+            self.work += work
+        return self.known[key]
+
+    def adopt(self, settings: Settings, run: Run) -> None:
+        self.settings, self.now = settings, run
+
+    # Blocks
+
+    def listed_blocks(self) -> None:
+        """Numbers that are the length of a list of modules, by what is held alone: the whole model does not run."""
+        lengths = {kinds.total() for kinds in self.now.kinds.values()}
+        for path, value in self.integers(self.scale.layers):
+            for settings in self.with_fewer(path, value) if value in lengths else ():
+                found = self.held(settings)
+                if found is not None and _fewer_blocks(found, self.now):
+                    self.adopt(settings, found)
+                    self.listed.add(path)
+                    break
+
+    def with_fewer(self, path: Path, value: int) -> Iterator[Settings]:
+        """The settings with as few blocks as the twin has, or some more, as many as it takes where kinds alternate;
+        lists that have an entry for each are cut off: all, those beside the number (another stack may have as many
+        blocks), or none."""
+        few, some = self.scale.layers, self.scale.layers + UNIT[True]
+        for number in (*range(few, min(some, value)), *range(some, value, UNIT[False])):
+            put = _put(self.settings, {path: number})
+            beside = _put(put, {path[:-1]: _cut(_at(put, path[:-1]), value, number)})
+            cuts = (_cut(put, value, number), beside, put)
+            yield from (cut for at, cut in enumerate(cuts) if cut not in cuts[:at])
+
+    def repeats(self, settings: Settings) -> bool:
+        """Whether these run the same operators fewer times."""
+        found = self.run(settings)
+        return found is not None and _fewer_repeats(found, self.now)
+
+    def blocks(self, path: Path, value: int) -> bool:
+        """Whether a number counts blocks or repeats, which are fewer then if they were more than the twin's blocks."""
+        probe = _put(self.settings, {path: self.candidates(value)[0]})
+        held = self.held(probe)
+        if held is None:
+            return False
+        in_blocks = held.held.keys() < self.now.held.keys()
+        if not in_blocks and (held.held != self.now.held or not self.repeats(probe)):
+            return False
+        for settings in self.with_fewer(path, value):
+            held = self.held(settings)
+            if held is None or (in_blocks and not _fewer_blocks(held, self.now)):
+                continue
+            if (in_blocks or self.repeats(settings)) and (found := self.run(settings)) is not None:
+                self.adopt(settings, found)
+                break
+        return True
+
+    # Sizes
+
+    def smaller_sizes(self) -> bool:
+        """One round over all numbers; whether one shrank."""
+        before = self.settings
+        for path, value in self.integers(2):
+            if dict(numbers(self.settings)).get(path) != value:  # it followed another one
+                continue
+            if path not in self.listed and not self.is_inert(path, value) and not self.blocks(path, value):
+                self.shrink(path, value)
+        return self.settings != before
+
+    def is_inert(self, path: Path, value: int) -> bool:
+        """Whether a number changes nothing by itself: it stays, or follows another one."""
+        if path not in self.inert:
+            settings = _put(self.settings, {path: self.candidates(value)[0]})
+            probe = self.held(settings)
+            same = probe is not None and probe.held == self.now.held
+            self.inert[path] = same and self.run(settings) == self.now
+        return self.inert[path]
+
+    def shrink(self, path: Path, value: int) -> None:
+        """The least candidate that will do, alone or with others, from where dimensions are large enough on."""
+        bounds: dict[tuple[Path, ...], int] = {}
+        for candidate in self.candidates(value):
+            for changed in self.with_size(path, value, candidate, bounds):
+                numbers, settings = tuple(changed), _put(self.settings, changed)
+                if candidate < bounds.get(numbers, 0):
+                    continue
+                bounds[numbers] = self.bound(settings, candidate, value)
+                found = self.run(settings) if bounds[numbers] == candidate else None
+                if found is not None and _smaller(found, self.now, self.scale):
+                    self.adopt(settings, found)
+                    self.follow(path, value, candidate)
+                    return
+
+    def follow(self, path: Path, value: int, candidate: int) -> None:
+        """Where blocks have an entry of a list each, those that are equal become the same at once, if they can."""
+        equal = (at for at, its in self.integers(2) if its == value and at[:-1] == path[:-1])
+        others = dict.fromkeys(equal if isinstance(path[-1], int) else (), candidate)
+        settings = _put(self.settings, others)
+        found = self.run(settings) if others else None
+        if found is not None and _smaller(found, self.now, self.scale):
+            self.adopt(settings, found)
+
+    def bound(self, settings: Settings, candidate: int, value: int) -> int:
+        """What a number must be at least, by settings in which it is the candidate: by what their model holds, and
+        only where that is large enough by what it runs."""
+        for find, now in ((self.held, replace(self.now, steps=())), (self.run, self.now)):
+            found = find(settings)
+            if found is None or not _same_operators(found, now):
+                return candidate
+            changes = _changes(found, now)
+            bound = _bound(candidate, value, changes, self.scale)
+            if bound > candidate or not _enough(found, now, changes, self.scale):
+                return max(bound, candidate + 1)
+        return candidate
+
+    def candidates(self, value: int) -> list[int]:
+        """What a number above 2 may become, from small to large; what selects may be less than what ranks share out."""
+        selected = {number for one in self.now.steps for number in one.chosen or ()}
+        shared = {number for shape in self.now.parameters.values() for number in shape}
+        few = [one for one in (2, 4) if one < value and value in selected - shared]
+        return [*few, *_candidates(value, [one for _, one in self.integers(1)])] or [2]
+
+    def with_size(
+        self, path: Path, value: int, candidate: int, bounds: Mapping[tuple[Path, ...], int]
+    ) -> Iterator[Mapping[Path, int]]:
+        """What changes with a number: nothing; where that is impossible, its equals; its multiples, in proportion; or
+        what indexes it and sizes nothing below it."""
+        alone = {path: candidate}
+        yield alone
+        found = self.run(_put(self.settings, alone)) if candidate >= bounds[path,] else self.now
+        if found is not None and _same_operators(found, self.now):
+            return
+        sized = {at: its for at, its in self.integers(2) if its % value == 0 and not self.is_inert(at, its)}
+        equals = {at: candidate for at, its in sized.items() if its == value}
+        multiples = {at: its // value * candidate for at, its in sized.items()}
+        yield from (also for also in (equals, multiples) if len(also) > 1)
+        indices = [at for at, its in self.integers(2) if candidate <= its < value and self.is_inert(at, its)]
+        for at in indices:
+            yield alone | {at: candidate - 1}
+        if len(indices) > 1:
+            yield alone | dict.fromkeys(indices, candidate - 1)
+
+    def enough_rows(self) -> None:
+        """Where the loss cannot be computed, what is looked up may lie past the end of a table, which only values tell:
+        the numbers with which it can stay as they were; as few of them as will do, of those that size such tables."""
+        if self.now.size > MOST_VALUES or self.computed(self.settings) is not None:
+            return
+        small = dict(numbers(self.settings))
+        before = {
+            path: value
+            for path, value in numbers(self.recipe.settings)
+            if small.get(path) not in (None, value) and self.has_rows({path: value})
+        }
+        for restored in (*({path: value} for path, value in before.items()), before):
+            if self.restored(restored):
+                break
+        else:
+            return
+        for path in restored if len(restored) > 1 else ():
+            self.restored({path: small[path]})
+
+    def has_rows(self, changed: Mapping[Path, Any]) -> bool:
+        """Whether other tables are looked up in with these settings."""
+        found = self.run(_put(self.settings, changed))
+        return found is not None and [one.rows for one in found.steps] != [one.rows for one in self.now.steps]
+
+    def restored(self, changed: Mapping[Path, Any]) -> bool:
+        """Whether the loss can be computed with these settings, which are taken then."""
+        settings = _put(self.settings, changed)
+        found = self.run(settings)
+        if found is None or found.size > MOST_VALUES or self.computed(settings) is None:
+            return False
+        self.adopt(settings, found)
+        return True
+
+    # Chances and limits
+
+    def no_chances(self) -> None:
+        """Nothing random, as far as a number or a switch says how much."""
+        for path, value in sorted(numbers(self.settings), key=lambda one: type(one[1]) is bool):
+            if all(one.chances is None for one in self.now.steps):
+                return
+            if value is True or (isinstance(value, float) and 0 < value < 1):
+                settings = _put(self.settings, {path: False if value is True else 0.0})
+                found = self.run(settings)
+                if found is not None and _less_random(found, self.now):
+                    self.adopt(settings, found)
+
+    def limits(self) -> None:
+        """Limits on positions that the model's own workload meets, and a short one does not (windows): twice as much
+        changes no shape and no value, and half of the tokens changes values, and of what the same operators make no
+        shape. They become that half, so that they are met."""
+        few, expected = self.scale.seq // 2, self.computed(self.settings)
+        for path, value in self.integers(self.scale.seq) if expected is not None else ():
+            more, less = (_put(self.settings, {path: one}) for one in (2 * value, few))
+            if value < self.scale.tokens and self.run(more) == self.now and not self.resized(less):
+                same, other = self.computed(more), self.computed(less)
+                if same == expected and other not in (None, expected):
+                    self.settings, expected = less, other
+
+    def resized(self, settings: Settings) -> bool:
+        """Whether the same operators run with other shapes."""
+        found = self.run(settings)
+        return found is not None and found != self.now and _same_operators(found, self.now)
+
+    def computed(self, settings: Settings) -> float | None:
+        """The loss, if it can be computed in a moment."""
+        small = self.now.size <= MOST_VALUES
+        return trial.computed(self.recipe, settings, self.scale.seq) if small else None

@@ -1,0 +1,12 @@
+"""What MODEL may be.
+
+| module | what it has |
+|---|---|
+| `hf_config`, `hf_schema` | a Hugging Face `config.json` |
+| `shape_toml`, `decoder` | a shape file, and the reference decoder that it describes |
+| `module` | a module that exists already |
+| `language`, `labels`, `own_loss` | batches and losses where there are no hooks |
+| `made` | how a model was made, so that it can be made again |
+| `model_file` | a model that has no file, as one |
+| `dtypes` | torch dtypes by our names |
+"""

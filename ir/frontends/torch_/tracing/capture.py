@@ -1,0 +1,208 @@
+"""The front door for torch models: a source and a workload in, a fold out.
+
+    reduce      the stacks of the model, shortened to short walks          reduce.py
+    trace       one training step of what is left                          torch_export.py, translate.py, aten.py
+    fold        bodies, segments, wires, written out to full depth         segment.py
+
+If the trace does not repeat as the stacks promise, the model is traced again at full depth, where folding has nothing
+to assume; and if even that does not fold, the fold is one body. Both are said in the notes: they cost time, not truth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from meshwright.ir.analysis.account import parameters
+from meshwright.ir.analysis.rebatch import batched_laws, in_proportion
+from meshwright.ir.errors import CannotRebatch, ForwardRaised, MeshwrightError, SequenceTooLong
+from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.foreign import blamed
+from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
+from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.torch_.sources.labels import labelled
+from meshwright.ir.frontends.torch_.tracing.export import Identity, fails_alike, failure, trace
+from meshwright.ir.frontends.torch_.tracing.places import called_alike
+from meshwright.ir.frontends.torch_.tracing.reduce import LONG_WALK, Stack, find_stacks, reduced
+from meshwright.ir.graph.constants import Constant, batched, resized
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.verify.graphs import verify_fold
+
+MOST_TRIED = 12
+"""Lengths of sequences that are tried where a model does not run with the one that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What the planner knows of a torch model."""
+
+    fold: Fold
+    parameters: int
+    stacks: tuple[Stack, ...]
+    """As they were traced."""
+    notes: tuple[str, ...] = ()
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    """How the constants of the fold are made, by their laws."""
+
+
+def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
+    """The fold of a model's training step on `batch` sequences of `seq` tokens.
+
+    The seed draws the blocks that are traced for all that are like them; it changes nothing if they are. Where the
+    model does not run, and does with the most positions that it has, that is said.
+    """
+    try:
+        with blamed(source.place):
+            return _captured(source, batch, seq, seed)
+    except ForwardRaised as refused:
+        most = _most_positions(source, batch, seq, seed, refused)
+        if not most:
+            raise
+        raise SequenceTooLong(
+            place=refused.place,
+            cause=f"sequences of {seq} tokens: the model runs with {most}, and not with one more ({refused.cause})",
+            fix=f"give sequences of {most} tokens at most (--seq), or the model more positions",
+        ) from refused
+
+
+def _most_positions(source: Source, batch: int, seq: int, seed: int, refused: ForwardRaised) -> int:
+    """The greatest extent of a buffer or parameter with which, as its sequence, the model runs, and not with one token
+    more; 0 if there is none, or if the model runs as asked and only its trace fails."""
+    if failure(source, example_batch(source, batch, seq)) is None:
+        return 0
+
+    def runs(tokens: int) -> bool:
+        if fails_alike(source, example_batch(source, batch, tokens), refused):
+            return False
+        try:
+            _captured(source, batch, tokens, seed)
+        except MeshwrightError:
+            return False
+        return True
+
+    tensors = (*source.module.buffers(), *source.module.parameters())
+    extents = sorted({size for tensor in tensors for size in tensor.shape if 1 < size < seq}, reverse=True)
+    found = next((size for size in extents[:MOST_TRIED] if runs(size)), 0)
+    return found if found and not runs(found + 1) else 0
+
+
+def _captured(source: Source, batch: int, seq: int, seed: int) -> Captured:
+    example = example_batch(source, batch, seq)
+    source, unlabelled = labelled(source, example, batch=batch, seq=seq)
+    found = find_stacks(source.module, seed)
+    fold, traced, stacks, notes = _folded(source, example, found, seed)
+    notes = (*notes, *_untrained(source, fold))
+    return Captured(
+        fold=fold,
+        parameters=sum(p.numel() for p in source.module.parameters()),
+        stacks=stacks,
+        notes=(*unlabelled, *notes),
+        constants=batched(traced.made, batched_laws(fold, batch)),
+    )
+
+
+def _untrained(source: Source, fold: Fold) -> Iterator[str]:
+    """What is said of parameters that the model would train, and that no gradient comes to."""
+    given = source.module.named_parameters(remove_duplicate=False)
+    would = {path for path, parameter in given if parameter.requires_grad}
+    held = {path for path, (param, _) in parameters(fold).items() if not param.requires_grad}
+    if left := sorted(would & held):
+        others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        yield f"no gradient of the loss comes to {left[0]}{others}: not trained"
+
+
+def _folded(
+    source: Source, example: Any, found: tuple[Stack, ...], seed: int
+) -> tuple[Fold, Traced, tuple[Stack, ...], tuple[str, ...]]:
+    longer = find_stacks(source.module, seed, most=LONG_WALK)
+    whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
+    refused: list[str] = []
+    by_place = False
+    for stacks in dict.fromkeys((found, longer, whole, ())):
+        shortened = any(stack.shortened for stack in stacks)
+        if by_place and shortened:
+            continue
+        try:
+            traced = trace_reduced(source, example, stacks)
+            fold = fold_trace(traced.graph, stacks, block_classes(source, stacks))
+        except NotFoldable as reason:
+            then = "the model is one body" if stacks == whole else "tracing at full depth"
+            if stacks in (longer, whole):  # before that, a longer walk may clear it up
+                refused.append(f"folding failed, {then}: {reason}")
+            continue
+        except MeshwrightError as reason:
+            if stacks in (whole, ()) or not _for_lack_of_blocks(source, example, stacks, reason):
+                raise
+            if stacks == longer:
+                refused.append("the model cannot run with fewer blocks; tracing at full depth")
+            continue
+        if by_place := shortened and not called_alike(source, example, stacks):
+            refused.append("the model treats blocks by their place: tracing at full depth")
+            continue
+        return fold, traced, stacks, (*refused, *traced.notes)
+    raise AssertionError("a graph without stacks is one body")
+
+
+def _for_lack_of_blocks(source: Source, example: Any, stacks: Sequence[Stack], refused: MeshwrightError) -> bool:
+    """Whether a trace of a shortened model may be refused because it is shorter: not if that model runs, so that the
+    trace is to blame, nor if the whole one does not."""
+    if isinstance(refused, ForwardRaised):
+        with reduced(source.module, stacks):
+            if failure(source, example) is None:
+                return False
+    return not fails_alike(source, example, refused)
+
+
+def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, Constant]:
+    """How constants are made at this batch, by the laws that they have at a batch of `rows`, of which `more` is twice.
+
+    The two captures are of one model, so their constants stand in the same places. One whose lines differ in more than
+    sizes is made of something else at every batch; it has a problem. So has one law of which there are two at twice.
+    """
+    own, other = _laws(few.fold), _laws(more.fold)
+    pairs = set(zip(own, other, strict=True)) if len(own) == len(other) else set()
+    times = Counter(law for law, _ in pairs)
+    twice = {law: at_twice for law, at_twice in pairs if times[law] == 1}
+    return {
+        law: resized(one, more.constants.get(twice.get(law, "")), rows, batch) if one.batched else one
+        for law, one in few.constants.items()
+    }
+
+
+def rebatched(few: Captured, more: Captured, rows: int, batch: int) -> Captured:
+    """The model at this batch, given what it is at `rows` and at twice as many sequences. Raises a refusal where that
+    does not follow."""
+    fold, constants = in_proportion(few.fold, more.fold, rows, batch), at_batch(few, more, rows, batch)
+    verify_fold(fold)
+    for law, other in zip(_laws(few.fold), _laws(more.fold), strict=True):
+        one = few.constants[law]
+        if constants[law].problem != one.problem or (law != other and not one.batched):
+            raise CannotRebatch(
+                place=f"constant {law}",
+                cause=f"at another batch than {rows}, it is made of something else",
+                fix="capture the model at the batch that is wanted",
+            )
+    return replace(few, fold=fold, constants=constants)
+
+
+def _laws(fold: Fold) -> list[str]:
+    ops = (op for body in fold.bodies for op in body.graph.ops)
+    return [str(op.attr("law")) for op in ops if op.kind == "constant"]
+
+
+def trace_reduced(source: Source, example: Any, stacks: Sequence[Stack]) -> Traced:
+    """The training step with the stacks shortened to their walks, under the paths of the full model."""
+    identity = Identity.of(source.module)
+    with reduced(source.module, stacks):
+        return trace(source, example, names=names_of(stacks), identity=identity, buffers=source.buffers)
+
+
+def block_classes(source: Source, stacks: Sequence[Stack]) -> dict[str, str]:
+    """The class of each block."""
+    found: dict[str, str] = {}
+    for stack in stacks:
+        for position, block in enumerate(source.module.get_submodule(stack.path).children()):
+            found[stack.block(position)] = f"{type(block).__module__}.{type(block).__qualname__}"
+    return found

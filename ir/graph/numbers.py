@@ -1,0 +1,58 @@
+"""The numbers in which blocks may differ that are one body: a scale by depth, a rate of dropping.
+
+A number is *open* if the operator's rule would be the same with another one: nothing that is planned or priced follows
+from it. Blocks that differ in open numbers alone are calls of one body (`meshwright.ir.graph.fold`), whose graph has
+those of its first call; `Segment.numbers` has everyone's, and `with_numbers` gives back the graph of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import isfinite
+
+from meshwright.ir.graph.graph import Attr, Graph, Op
+from meshwright.ir.rules.base import infer, signature_of
+
+ANOTHER = 0.7310585786300049
+"""A number that means nothing to any rule: the logistic function of 1."""
+
+
+def numbers_of(graph: Graph) -> tuple[float, ...]:
+    """All open numbers, in the order of operators and of their attributes."""
+    return tuple(number for op in graph.ops for number in _open(op, graph).values())
+
+
+def with_numbers(graph: Graph, numbers: Sequence[float]) -> Graph:
+    """The graph with other open numbers."""
+    return _with(graph, iter(numbers)) if tuple(numbers) != numbers_of(graph) else graph
+
+
+def without_numbers(graph: Graph) -> Graph:
+    """What a graph is when numbers are left open."""
+    return _with(graph, iter([ANOTHER] * len(numbers_of(graph))))
+
+
+def _with(graph: Graph, numbers: Iterator[float]) -> Graph:
+    def changed(op: Op) -> Op:
+        attrs: dict[str, Attr] = {name: next(numbers) for name in _open(op, graph)}
+        return _replaced(op, attrs) if attrs else op
+
+    return replace(graph, ops=tuple(map(changed, graph.ops)))
+
+
+def _open(op: Op, graph: Graph) -> dict[str, float]:
+    """The open numbers of an operator, by attribute."""
+    if op.kind == "opaque":  # what its numbers mean is not known
+        return {}
+    given = {name: value for name, value in op.attrs if type(value) is float and value and isfinite(value)}
+    return {name: value for name, value in given.items() if _is_open(op, graph, name)}
+
+
+def _is_open(op: Op, graph: Graph, name: str) -> bool:
+    other = _replaced(op, {name: ANOTHER})
+    return infer(signature_of(op, graph.types)) == infer(signature_of(other, graph.types))
+
+
+def _replaced(op: Op, attrs: dict[str, Attr]) -> Op:
+    return replace(op, attrs=tuple((name, attrs.get(name, value)) for name, value in op.attrs))

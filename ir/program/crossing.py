@@ -1,0 +1,57 @@
+"""What crosses between two stages, message by message: who sends which part of a value to whom.
+
+Both stages may have other numbers of ranks, and cut the value in other ways. Every rank of the receiving stage gets its
+shard, and every element of it once, from a rank that has it. Ranks that have the same are asked by turns: of the ranks
+that want one and the same shard the first asks the first of them, the second the second, and so on. Between stages that
+are arranged alike that is one message between each two ranks that stand alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement, Span
+
+Box = tuple[tuple[Span, ...], ...]
+"""Of every dimension the indices that a rank has."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a value lies on a stage."""
+
+    mesh: Mesh
+    placement: Placement
+
+    def boxes(self, shape: Sequence[int]) -> list[Box]:
+        """What every rank has of it."""
+        return [self.placement.spans(shape, self.mesh, rank) for rank in range(self.mesh.size)]
+
+
+@lru_cache(maxsize=4096)
+def messages(shape: tuple[int, ...], left: End, arrives: End) -> tuple[tuple[int, int, int], ...]:
+    """(sender, receiver, elements) of every message; ranks are numbered within their stages."""
+    return tuple(_messages(left.boxes(shape), arrives.boxes(shape)))
+
+
+def _messages(held: Sequence[Box], wanted: Sequence[Box]) -> Iterator[tuple[int, int, int]]:
+    copies: dict[Box, list[int]] = {}
+    for rank, box in enumerate(held):
+        copies.setdefault(box, []).append(rank)
+    turns: Counter[Box] = Counter()
+    for receiver, box in enumerate(wanted):
+        for shard, ranks in copies.items():
+            elements = prod(_common(one, other) for one, other in zip(shard, box, strict=True))
+            if elements:
+                yield ranks[turns[box] % len(ranks)], receiver, elements
+        turns[box] += 1
+
+
+def _common(one: Sequence[Span], other: Sequence[Span]) -> int:
+    """How many indices are in both."""
+    return sum(max(0, min(b, d) - max(a, c)) for a, b in one for c, d in other)

@@ -1,0 +1,13 @@
+"""Answers: of searches, of single configurations, and about plans that are there.
+
+| module | in → out |
+|---|---|
+| `solve` | a question → an answered search |
+| `finalists` | the best configurations of a search → the best refined plan |
+| `report` | an answered search → a `Plan`, with what it is held against and what binds it |
+| `relax`, `remedies` | where nothing fits, or nothing can be expressed or emitted → what would help, tried out |
+| `estimate`, `estimates` | one configuration, or many → what they cost |
+| `explain`, `diff` | a plan and pins, or two plans → why not, and what differs |
+| `compare` | a plan and the log of a run → measured beside predicted |
+| `workers` | work shared out among forked processes |
+"""

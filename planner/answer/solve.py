@@ -1,0 +1,352 @@
+"""From a question to an answered search: the space that it spans, and the search through it.
+
+    Ask, Asked -> Setting -> Space -> Search, run until it ends or is told to stop -> finalists, refined -> Solved
+
+The search is over configurations: layers in even shares and all treated alike, ranks in the order of the cluster. What
+computes only some layers again may be better (`planner.refine.partial_recompute`). The best few are *refined*
+(`planner.refine.refine`): layers shared out by what they take, ranks placed where links and devices want them; and in
+the best, what every axis does in every operator is chosen anew (`planner.refine.operators`); pipelines among them get a
+schedule of their own where that is faster (`planner.refine.schedule`). What is proved of the space holds for the
+configurations; a refined plan may be faster than all of them, never slower. Of unlike pools each is searched alone,
+too.
+
+Whoever plans, relaxes or asks "why not" comes through here. A search may be told to stop between two pieces of work, so
+what it has proved until then stays true.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import gcd, inf
+from types import FrameType
+
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.errors import ConstraintsContradict, MeshwrightError, NoPlanInTime, ScheduleNotExpressible
+from meshwright.ir.frontends.foreign import ended_at
+from meshwright.ir.names.check import extents
+from meshwright.ir.names.counts import divisors
+from meshwright.ir.schedules import CUSTOM
+from meshwright.planner.answer.finalists import UNLIKE_PRICED, finished
+from meshwright.planner.question import pricing
+from meshwright.planner.question.ask import Ask
+from meshwright.planner.question.constraints import Asked, Constraints
+from meshwright.planner.question.module_pins import resolved
+from meshwright.planner.question.objective import price_per_s, score
+from meshwright.planner.question.pins import Config, fill
+from meshwright.planner.question.pricing import LEAST_BATCH, Setting, layers_of
+from meshwright.planner.refine import offload, partial_recompute
+from meshwright.planner.refine.refine import Refined
+from meshwright.planner.search.emittable import Emission
+from meshwright.planner.search.least_memory import LeastMemory
+from meshwright.planner.search.pinned import PinnedSearch
+from meshwright.planner.search.search import MOST_PRICED, Found, Search
+from meshwright.planner.space.baselines import baselines
+from meshwright.planner.space.declared import Space
+
+LOADING_S = 5.0
+"""What loading the model, and tracing it, have each, however short the limit of the search: a plan needs both."""
+
+
+@dataclass(slots=True)
+class Stop:
+    """Whether a search is to end early: at a time of the monotonic clock, or when someone interrupts it."""
+
+    until_s: float | None = None
+    interrupted: bool = False
+
+    def __call__(self) -> bool:
+        return self.interrupted or (self.until_s is not None and time.monotonic() >= self.until_s)
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Load or trace the model in the time that is left, which is `LOADING_S` at least. Raises `NoPlanInTime`."""
+        if self.until_s is None:
+            yield
+            return
+        with ended_at(max(self.until_s, time.monotonic() + LOADING_S), _not_loaded):
+            yield
+
+    @contextmanager
+    def watching(self) -> Iterator[Stop]:
+        """The first Ctrl-C is noted, and seen after the piece of work at hand; a second one ends at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = signal.getsignal(signal.SIGINT)
+
+        def note(_: int, __: FrameType | None) -> None:
+            self.interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _not_loaded() -> NoPlanInTime:
+    return NoPlanInTime(
+        place="plan, the model",
+        cause="--time-limit ended while it was loaded and traced",
+        fix="give it more time; what it takes is that of `plan inspect`",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """A search and what it was about.
+
+    - `complete`: it ended by itself, so that what it says of the space is all there is to say.
+    """
+
+    ask: Ask
+    asked: Asked
+    setting: Setting
+    search: Search
+    complete: bool
+    objective: str = "time"
+    lower: float = 0.0
+    """What no plan of the space is below, in the unit of the objective; 0 where nothing is proved."""
+    hosts: int = 0
+    """Of the whole cluster, where the plan may be for a part of it."""
+    stop: Stop = field(default_factory=Stop)
+    refined: Refined | None = None
+    """What became of the finalists, if that is better than all configurations."""
+    notes: tuple[str, ...] = ()
+    """What was left untried."""
+
+    @property
+    def best(self) -> Found | None:
+        """The answer. Of a plan whose stages have meshes of their own, with the configuration that it was made of."""
+        if self.refined is None:
+            return self.search.best
+        config = self.refined.config or self.refined.origin
+        assert config is not None, "it was made of one"
+        return Found(config, self.refined.prediction)
+
+    @property
+    def decisions(self) -> Decisions:
+        """Those of the answer. Must: there is one."""
+        if self.refined is not None:
+            return self.refined.decisions
+        assert self.search.best is not None
+        return self.setting.decisions(self.search.best.config, self.global_batch)
+
+    @property
+    def proved(self) -> float:
+        """What nothing in the space is below, as far as that says something beside the answer."""
+        return min(self.lower, self.score(self.best)) if self.best else self.lower
+
+    def score(self, found: Found) -> float:
+        """What a plan is compared by."""
+        return score(self.objective, found.prediction, self.ask.cluster)
+
+    @property
+    def gap(self) -> float:
+        """How much better than the answer anything in the space can be, as a share of it."""
+        return 1 - self.proved / self.score(self.best) if self.best else 1.0
+
+    @property
+    def global_batch(self) -> int:
+        return self.search.space.global_batch
+
+
+def space_of(setting: Setting, cluster: Cluster, constraints: Constraints) -> Space:
+    """The configurations of a model on a cluster."""
+    fold = setting.folds.first(LEAST_BATCH).fold
+    heads = extents(fold, "heads") or extents(fold, "group")
+    return Space(
+        ranks=cluster.ranks,
+        per_host=min(pool.gpus_per_host for pool in cluster.pools),
+        global_batch=setting.workload.global_batch,
+        seq=setting.workload.seq,
+        layers=layers_of(fold),
+        experts=tuple(extents(fold, "experts")),
+        heads=gcd(*heads),
+        scores=setting.workload.stack.attention == "math",
+        target=setting.target,
+        constraints=constraints.named,
+    )
+
+
+def solve(
+    ask: Ask,
+    setting: Setting,
+    asked: Asked,
+    stop: Stop | None = None,
+    told: Callable[[Search], None] | None = None,
+    objective: str = "time",
+    *,
+    any_fits: bool = False,
+) -> Solved:
+    """Search; `told` hears of it after every piece of work. `any_fits`: the first plan that fits will do."""
+    stop = stop or Stop()
+    if asked.constraints.made_only:
+        _check_made(objective, setting)
+    setting = replace(setting, modules=asked.modules, constraints=asked.constraints)
+    with stop.loading():
+        first = setting.folds.first(LEAST_BATCH)
+    resolved(asked.modules, first.fold)
+    if objective == "cost":
+        return _cheapest(ask, setting, asked, stop, told)
+    search = _search(ask, setting, asked, LeastMemory if objective == "memory" else _by_time(setting))
+    complete = _run(search, asked, stop, told, any_fits=any_fits)
+    if any_fits and search.best:
+        return Solved(
+            ask=ask, asked=asked, setting=setting, search=search, complete=False, objective=objective, stop=stop
+        )
+    if objective == "time" and not stop():
+        partial_recompute.improve(search, stop)
+        offload.improve(search, stop)
+    refines = objective == "time" and not search.hopeless
+    better, notes = finished(search, asked, stop, any_fits=any_fits) if refines else (None, ())
+    lower = search.lower_bytes if isinstance(search, LeastMemory) else search.lower_s
+    solved = Solved(
+        ask=ask,
+        asked=asked,
+        setting=setting,
+        search=search,
+        complete=complete,
+        objective=objective,
+        lower=0.0 if asked.constraints.made_only else lower,  # what is proved is proved of schedules with names
+        stop=stop,
+        refined=better,
+        notes=notes,
+    )
+    return _one_pool(solved, told) if objective == "time" and ask.cluster.unlike else solved
+
+
+def _check_made(objective: str, setting: Setting) -> None:
+    """Must: a schedule that is made for a plan is asked for where it is the time that counts, of a target that can run
+    one."""
+    if objective != "time":
+        raise ConstraintsContradict(
+            place=f"--objective {objective} --fix schedule={CUSTOM}",
+            cause="schedules are made for the least time of a step, and for nothing else",
+            fix="take one of them back",
+        )
+    names = [line.name for line in setting.target.schedules]
+    if CUSTOM not in names:
+        raise ScheduleNotExpressible(
+            place=f"--fix schedule={CUSTOM}",
+            cause=f"target {setting.target.target} runs no lists of one's own",
+            fix=f"use one of {', '.join(names)}",
+        )
+
+
+def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> Solved:
+    """Search on ever fewer hosts, and refine the answer: on the same hosts what is faster is cheaper. What is proved of
+    the whole is the least of what is proved of each; a number of hosts that was not searched proves nothing."""
+    answer: Solved | None = None
+    lower, complete = inf, True
+    for cluster in parts(ask.cluster):
+        price = price_per_s(cluster)
+        own, smaller, search = _part(ask, setting, asked, cluster)
+        if answer and answer.best:
+            search.ceiling_s = answer.score(answer.best) / price
+        complete = _run(search, asked, stop, told) and complete
+        lower = min(lower, search.lower_s * price)
+        if answer is None or search.best is not None:
+            answer = Solved(
+                ask=own, asked=asked, setting=smaller, search=search, complete=complete, objective="cost", stop=stop
+            )
+        if not complete:
+            lower = 0.0
+            break
+    assert answer is not None
+    if not stop():
+        partial_recompute.improve(answer.search, stop)
+        offload.improve(answer.search, stop)
+    better, notes = finished(answer.search, asked, stop)
+    answer = replace(answer, refined=better, notes=notes)
+    return replace(answer, hosts=ask.cluster.hosts, complete=complete, lower=lower if answer.best else 0.0)
+
+
+def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
+    """The answer, or what one pool does alone if that is faster: others may only be waited for. What is proved is then
+    proved of each."""
+    whole, lower, complete = solved.ask.cluster, solved.lower, solved.complete
+    usual = solved.search.baselines
+    for cluster in parts(whole)[1:]:
+        if solved.stop():
+            return replace(solved, lower=0.0, complete=False)
+        own, smaller, search = _part(solved.ask, solved.setting, solved.asked, cluster)
+        search.ceiling_s = solved.best.step_s if solved.best else inf
+        complete = _run(search, solved.asked, solved.stop, told) and complete
+        lower = min(lower, search.lower_s)
+        if search.best is not None:
+            search.baselines |= usual  # a person would use the whole cluster, where that can be
+            better, notes = finished(search, solved.asked, solved.stop)
+            solved = replace(
+                solved,
+                ask=own,
+                setting=smaller,
+                search=search,
+                hosts=whole.hosts,
+                refined=better,
+                notes=(f"pool {cluster.pools[0].name} alone is faster than with the others", *notes),
+            )
+    return replace(solved, lower=lower, complete=complete)
+
+
+def _part(ask: Ask, setting: Setting, asked: Asked, cluster: Cluster) -> tuple[Ask, Setting, Search]:
+    """The question on a part of its cluster."""
+    assert isinstance(setting.price, Evaluator)
+    known = setting.price.prices
+    price = pricing.price_of(cluster, known.profile, known.books)
+    own, smaller = replace(ask, cluster=cluster), replace(setting, ranks=cluster.ranks, price=price)
+    return own, smaller, _search(own, smaller, asked, _by_time(smaller))
+
+
+def parts(cluster: Cluster) -> list[Cluster]:
+    """What of a cluster a plan may be for when hosts may be left idle: all of it; with one pool, numbers of hosts that
+    divide its own; with several, each alone."""
+    if cluster.unlike:
+        alone = [] if cluster.matrix else [replace(cluster, pools=(pool,), links=()) for pool in cluster.pools]
+        return [cluster, *alone]
+    (pool,) = cluster.pools
+    return [replace(cluster, pools=(replace(pool, hosts=hosts),)) for hosts in reversed(divisors(pool.hosts))]
+
+
+def _by_time(setting: Setting) -> type[Search]:
+    return PinnedSearch if setting.modules else Search
+
+
+def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Search:
+    assert isinstance(setting.price, Evaluator)
+    most = UNLIKE_PRICED if ask.cluster.unlike else MOST_PRICED
+    search = kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.constraints), most)
+    search.emission = Emission.of(setting, ask.model, ask.cluster)
+    return search
+
+
+def _run(
+    search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None, *, any_fits: bool = False
+) -> bool:
+    """Run a search until it ends, or is told to; whether it ended by itself."""
+    for _ in search.run(baselines(search.space), _first(search.setting, asked, search.space)):
+        if told:
+            told(search)
+        if stop() or (any_fits and search.best):
+            if search.expanded:
+                search.settle()
+            return False
+    return True
+
+
+def _first(setting: Setting, asked: Asked, space: Space) -> list[Config]:
+    """What the pins alone would mean, if they mean something that is in the space."""
+    try:
+        filled = fill(asked.pins, ranks=space.ranks, global_batch=space.global_batch)
+        config = setting.settled(filled, space.global_batch)
+    except MeshwrightError:
+        return []
+    return [config] if space.grants(config) else []

@@ -1,0 +1,9 @@
+"""What nothing can undercut, which is what proves a search's answer; `benchmarks.bound_check` holds it to prices.
+
+| module | what it has |
+|---|---|
+| `coarse` | bounds of a base that is not priced yet |
+| `bases` | what one micro-batch costs and keeps, priced once for all configurations that share it |
+| `bounds` | bounds of a shape of a priced base, in time and memory |
+| `in_flight` | what groups of a pipeline hold at once, at the fullest moments of a schedule |
+"""

@@ -1,0 +1,323 @@
+"""Bases: what one micro-batch costs and keeps, priced once for all configurations that share it.
+
+A base (`planner.space.declared`) is lowered as a configuration of one stage with as few copies as it needs, and nothing
+is stored in shards; its body programs are priced by the evaluator's own ledgers, and summed up by its own view of
+memory. Bodies are priced one by one: to those without experts it is all the same how experts are apart. What more
+copies, stages and shards add (reductions, gathers, transfers, bubbles) is never negative, so these prices bound those
+of every shape from below. A stage may lie anywhere: where devices or links differ, what counts is the fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate
+
+from meshwright.cost_models.cost import NOTHING, Cost, fastest
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.ledger.ledger import PHASES, Phase
+from meshwright.cost_models.memory.body import BodyMemory, body_memory
+from meshwright.cost_models.memory.stage import StageMemory
+from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.profile import StepConstants
+from meshwright.cost_models.step import together
+from meshwright.ir.analysis.loops import stem
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.names import CONTEXT, check, uses
+from meshwright.ir.names.cache import CONTEXTUAL, kinds_of, loops_of
+from meshwright.ir.program.program import BodyProgram, Gradient, Run, Stage
+from meshwright.ir.program.units import Part, sharing
+from meshwright.ir.rules.base import infer
+from meshwright.ir.same import Same
+from meshwright.ir.target.workload import Stack, Workload
+from meshwright.planner.question.module_pins import ModulePin
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A rank's share of some parameters, before copies share them out: their number, how many of them the backward
+    pass reads, how many are in bodies of which it reads any, and bytes of state."""
+
+    elements: float = 0.0
+    again: float = 0.0
+    stay: float = 0.0
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+
+    def plus(self, other: Held, times: float) -> Held:
+        return Held(
+            self.elements + times * other.elements,
+            self.again + times * other.again,
+            self.stay + times * other.stay,
+            self.parameters + times * other.parameters,
+            self.gradients + times * other.gradients,
+            self.optimizer + times * other.optimizer,
+        )
+
+    def stored(self, zero: int, copies: int, gathered: float, *, hosted: bool = False) -> float:
+        """Bytes of parameters and optimizer state on a rank under this ZeRO stage, at least; `gathered` is what part of
+        the bytes of parameters those take that are gathered, `hosted` says that the optimizer's state is elsewhere."""
+        part = 1 / copies if zero > 2 else min(1.0, gathered) if zero else 1.0
+        return self.parameters * part + (0.0 if hosted else self.stepped(zero, copies))
+
+    def stepped(self, zero: int, copies: int) -> float:
+        """Bytes of optimizer state on a rank."""
+        return self.optimizer / (copies if zero else 1)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A body: what a micro-batch asks for and what that costs, by phase; and, known when it is asked for, what it
+    holds, and its state outside and inside the experts."""
+
+    body: BodyProgram
+    asked: Mapping[str, Phase]
+    costs: Mapping[str, Cost]
+    workload: Workload
+    inside: frozenset[str]
+    """The parameters that are cut by experts."""
+    tensor: frozenset[str]
+    """The axes of tensor parallelism."""
+    kept: bool
+    """Whether a stage may keep what it gathers, whatever plans say (`meshwright.ir.program.units`)."""
+
+    @cached_property
+    def memory(self) -> BodyMemory:
+        return body_memory(self.body, self.workload, True)
+
+    @cached_property
+    def left(self) -> frozenset[str]:
+        """The parameters whose gradients another call reduces."""
+        return frozenset(slot.path for slot in self.body.params if slot.grad is not None and slot.synced is None)
+
+    @cached_property
+    def states(self) -> tuple[Held, Held]:
+        """Outside the experts, and inside."""
+        held = [Held(), Held()]
+        read = _read_backward(self.body)
+        for path, stored, gradient, optimizer in self.memory.slots:
+            elements = stored / self.workload.states.stored if path not in self.left else 0.0
+            own = Held(
+                elements,
+                elements if path in read and not self.kept else 0.0,
+                elements if read else 0.0,
+                stored,
+                gradient,
+                optimizer,
+            )
+            held[path in self.inside] = held[path in self.inside].plus(own, 1)
+        return held[0], held[1]
+
+    def slot(self, path: str) -> tuple[Held, bool]:
+        """The parameter that ends a path, and whether it is inside the experts."""
+        found = [slot for slot in self.memory.slots if f".{path}".endswith(f".{slot[0]}")]
+        own, stored, gradient, optimizer = max(found, key=lambda slot: len(slot[0]))
+        return Held(parameters=stored, gradients=gradient, optimizer=optimizer), own in self.inside
+
+    @cached_property
+    def whole(self) -> float:
+        """Elements outside the experts that tensor parallelism leaves whole: whether their gradients are reduced over
+        its ranks too is for the operators to say."""
+        left = {slot.path for slot in self.body.params if self.tensor.isdisjoint(slot.grads.axes)} - self.left
+        return sum(
+            stored / self.workload.states.stored
+            for path, stored, *_ in self.memory.slots
+            if path in left and path not in self.inside
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Of one micro-batch on one stage: forward, gradients of inputs, gradients of weights; and the optimizer's step."""
+
+    forward: float
+    inputs: float
+    weights: float
+    update: float
+
+    @property
+    def work(self) -> float:
+        return self.forward + self.inputs + self.weights
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a stage holds: bytes kept per micro-batch, those that gradients of weights alone still need, the fullest
+    instants of a forward and a backward pass (with what is kept for it), and how much of these are parameters in the
+    form that operators read; and its state."""
+
+    kept: float
+    waiting: float
+    forward: float
+    backward: float
+    gathered: float
+    dense: Held
+    expert: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base and its prices, by body."""
+
+    config: Config
+    stage: Stage
+    pieces: Mapping[str, Piece]
+
+    def piece(self, calls: tuple[tuple[str, int], ...]) -> dict[str, Cost]:
+        """The phases of a stage with so many calls of each body."""
+        total = dict.fromkeys(PHASES, NOTHING)
+        for name, times in calls:
+            for phase, cost in self.pieces[name].costs.items():
+                total[phase] = total[phase].plus(cost, times)
+        return total
+
+
+Pieces = dict[tuple[Config, str], Piece]
+"""Bodies that were priced before, by configuration and name."""
+
+
+def priced(
+    setting: Setting,
+    prices: Prices,
+    config: Config,
+    modules: tuple[ModulePin, ...] = (),
+    known: Pieces | None = None,
+) -> Base:
+    """Price a base, as names mean it unless `modules` say more: an axis that only shapes have may do what is asked of
+    them. Who prices many without modules keeps what is `known`. Raises what the model or the target refuse of it."""
+    fold, ranks, made = setting.fold(config), config.dp * config.tp * config.cp, {} if known is None else known
+    check(config.degrees(), fold, ranks, config.batch)
+    asked = replace(setting, ranks=ranks, modules=modules)
+    pieces = {body.name: piece(asked, prices, config, body.name, made) for body in fold.bodies}
+    return Base(config, Stage(config.degrees().mesh(), tuple(range(ranks)), (), 0, 0), pieces)
+
+
+def piece(setting: Setting, prices: Prices, config: Config, name: str, known: Pieces) -> Piece:
+    """One body of a base. Those without experts are the same however experts are apart, and those without attention
+    whatever that exchanges."""
+    fold, own = Same(setting.fold(config)), config
+    if not experts_of(fold, name):
+        own = replace(own, dp=1, ep=1, etp=own.etp and own.tp)  # one copy does what each does
+    if CONTEXTUAL not in kinds_of(fold)[name]:
+        own = replace(own, context=CONTEXT[0])
+    if (own, name) not in known:
+        known[own, name] = _piece(setting, prices, own, name)
+    return known[own, name]
+
+
+def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece:
+    workload, degrees = setting.workload, config.degrees()
+    fold = setting.fold(config)
+    made, inside = setting.body(config, name), experts_of(Same(fold), name)
+    if paths := repeated(Same(fold), name):
+        made = Part(left=paths).of(made, made.name)
+    costs = _costs(prices, made, workload)
+    if any(made.locals[value].type.shape == () for value in made.outputs):
+        costs = {**costs, "recompute": NOTHING}  # with more copies, logits may be kept after all
+    asked = prices.ledger(made, workload, False).phases
+    tensor = frozenset(use.name for use in uses(degrees) if use.outside == "tp")
+    return Piece(made, asked, costs, workload, inside, tensor, name in sharing(Same(fold)))
+
+
+def _costs(prices: Prices, body: BodyProgram, workload: Workload) -> Mapping[str, Cost]:
+    """Of a body, by phase, wherever its stage lies."""
+    book = prices.ledger(body, workload, False)
+    sites = [Stage(body.mesh, ranks, (), 0, 0) for ranks in places(prices.cluster, body.mesh.size)]
+    everywhere = [prices.costs(book, site, workload) for site in sites]
+    return {phase: fastest(one[phase] for one in everywhere) for phase in everywhere[0]}
+
+
+def places(cluster: Cluster, count: int) -> list[tuple[int, ...]]:
+    """Where so many neighbouring ranks may be, of every sort of place that a cluster has: at the beginning of every
+    pool and across it, and where links are told pair by pair, anywhere."""
+    starts = {0}
+    if cluster.matrix is not None:
+        starts.update(range(0, cluster.ranks, count))
+    for start in accumulate(pool.ranks for pool in cluster.pools[:-1]):
+        starts.update((start, start // count * count, -(-start // count) * count))
+    return [
+        tuple(range(start, start + count)) for start in sorted(starts) if start == 0 or start + count <= cluster.ranks
+    ]
+
+
+def _read_backward(body: BodyProgram) -> frozenset[str]:
+    """The parameters whose values derivatives read."""
+    read = {
+        statement.operands[slot]
+        for statement in body.backward
+        if isinstance(statement, Gradient)
+        for slot in infer(statement.signature).reads(statement.wanted)
+    }
+    return frozenset(slot.path for slot in body.params if slot.value in read)
+
+
+@lru_cache(maxsize=256)
+def experts_of(fold: Same[Fold], body: str) -> frozenset[str]:
+    """The parameters of a body that are cut by experts."""
+    found = loops_of(fold)[body]
+    return frozenset(
+        param.path
+        for param in fold.of.body[body].graph.params
+        if any(stem(name) == "experts" for dim in found.dims[param.value] for name in dim)
+    )
+
+
+@lru_cache(maxsize=256)
+def repeated(fold: Same[Fold], body: str) -> frozenset[str]:
+    """The parameters of a body that an earlier call holds as well, and reduces where it is on the same ranks."""
+    calls = list(fold.of.calls())
+    return frozenset(path for _, held in fold.of.tied for number, path in held[1:] if calls[number].body.name == body)
+
+
+def seconds(
+    step: StepConstants,
+    stack: Stack,
+    costs: Mapping[str, Cost],
+    host_s: float,
+    *,
+    gathers: Cost,
+    backward: tuple[Cost, Cost],
+    apart: bool,
+) -> Seconds:
+    """What a stage takes at least, given what is gathered for it forward, and gathered and reduced backward: behind
+    gradients of weights, where these are made apart."""
+    again, inputs, weights = costs["recompute"].plus(backward[0]), costs["inputs"], costs["weights"]
+    if apart:
+        beside, weights = Cost(), weights.plus(backward[1])
+    else:
+        beside, inputs = weights, inputs.plus(backward[1])
+    return Seconds(
+        together(step, stack, costs["forward"].plus(gathers), host_s).seconds,
+        together(step, stack, again.plus(inputs), host_s, beside=beside, again=again).seconds,
+        together(step, stack, weights, host_s).seconds,
+        costs["update"].device_s,
+    )
+
+
+def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> Room:
+    """What a stage of these calls holds at least."""
+    runs, at = [], 0
+    for name, times in calls:
+        runs.append(Run((name,), times, at))
+        at += times
+    summaries = {name: base.pieces[name].memory for name, _ in calls}
+    memory = StageMemory(replace(base.stage, runs=tuple(runs)), summaries, workload)
+    dense, expert = Held(), Held()
+    for name, times in calls:
+        outside, inside = base.pieces[name].states
+        dense, expert = dense.plus(outside, times), expert.plus(inside, times)
+    kept = memory.kept_bytes
+    passes = memory.forward(False, False), memory.backward(True, False)
+    forward, backward = (max(kept, one.total) for one in passes)
+    gathered = max(one.sizes.get("gathered", 0.0) for one in passes)
+    return Room(kept, min(kept, memory.weight_kept), forward, backward, gathered, dense, expert)
+
+
+def copies(config: Config) -> tuple[int, int]:
+    """How many ranks hold the same parameters, outside the experts and inside them."""
+    inside = config.ep * max(1, config.etp)
+    return config.dp * config.cp, max(1, config.dp * config.cp * config.tp // inside)

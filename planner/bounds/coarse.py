@@ -1,0 +1,460 @@
+"""Coarse bounds: what no shape of a base can undercut, before the base is priced.
+
+Pricing a base means lowering the model under it, which takes milliseconds; a mixture of experts has thousands of bases.
+A floor is put together from a few *anchors*, bases that are priced once and shared:
+
+    kernels             on one rank per copy, with the same experts apart: split further, kernels are no more efficient
+    attention, memory   with the same context parallelism: shares of a causal sequence are other kernels, and keep other
+                        values
+    collectives         within a copy: per degree of tensor parallelism where there are no experts, and where there are,
+                        on the same ranks with as many experts apart on them
+    exchanges           between copies, over the group that they have
+
+each counted per sequence, by phase and body, and shared by the ranks that a base has. The *coarse* floor takes anchors
+with the most sequences, of which there are few; the fine one those with as many sequences as the base. Efficiency that
+grows with size is a property of measured kernels and wires rather than a theorem; `CAUTION` is taken off for what
+tables may deviate, and random configurations are tested against it (`tests/planner/test_bounds.py`).
+
+From these follow, for every number of stages and every schedule, the group that is done last, as in
+`planner.bounds.bounds`, and the memory of the fullest. State alone may exceed memory unless gradients are sharded, too.
+Then they are reduced with every micro-batch, and what of that compute cannot cover is added.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from math import gcd, inf
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cost_models.collectives.collective import collective
+from meshwright.cost_models.collectives.topology import GroupShape, group_shape
+from meshwright.cost_models.cost import Cost
+from meshwright.cost_models.ledger.ledger import Phase, Transmission
+from meshwright.cost_models.memory.storages import Shared
+from meshwright.ir.errors import MeshwrightError, RecomputeNotExpressible
+from meshwright.ir.names import CONTEXT, uses
+from meshwright.ir.schedules import SCHEDULES
+from meshwright.planner.bounds.bases import Base, Held, Piece, Pieces, copies, piece, places, priced
+from meshwright.planner.bounds.bounds import Common
+from meshwright.planner.bounds.in_flight import flight
+from meshwright.planner.question.pins import Config, Value
+from meshwright.planner.space.declared import Space
+
+Vector = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+CAUTION = 0.97
+"""Of what anchors say. `benchmarks.bound_check` prints how much floors say of random bases at most: up to 0.975 of
+their work, so that half a percent of this is needed."""
+WORK = ("forward", "recompute", "inputs", "weights")
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A base by what tells anchors apart."""
+
+    tp: int
+    ep: int
+    recompute: str
+    sequences: int
+    cp: int = 1
+    context: str = CONTEXT[0]
+    etp: int = 1
+
+
+class Sums:
+    """What an anchor says of a micro-batch on the whole model, each when it is asked for first; nothing, of a body that
+    the model or the target cannot have so. `piece` prices one."""
+
+    def __init__(self, common: Common, piece: Callable[[str], Piece | None]) -> None:
+        self.common, self.piece = common, piece
+        self.names = common.names
+
+    def by_body(self, of: Callable[[Piece], float]) -> Vector:
+        """Something of one call of every body."""
+        found = map(self.piece, self.names)
+        return np.array([of(one) if one is not None else 0.0 for one in found])
+
+    def by_phase(self, of: Callable[[Cost], float]) -> Vector:
+        """Something of the phases of one call of every body."""
+        return np.array([self.by_body(partial(_of_phase, of, phase)) for phase in WORK])
+
+    @cached_property
+    def device(self) -> Vector:
+        """Seconds of kernels but attention, by phase and body."""
+        return self.by_phase(lambda one: one.device_s - one.engines[1])
+
+    @cached_property
+    def attention(self) -> Vector:
+        """Seconds of attention, by phase and body."""
+        return self.by_phase(lambda one: one.engines[1])
+
+    @cached_property
+    def tensor(self) -> Vector:
+        """Collectives within a copy, by phase and body without experts."""
+        return np.where(self.common.routed, 0.0, self.waited)
+
+    @cached_property
+    def routed(self) -> Vector:
+        """The same of bodies with experts."""
+        return np.where(self.common.routed, self.waited, 0.0)
+
+    @cached_property
+    def waited(self) -> Vector:
+        left = self.common.tensor_left
+        return self.by_phase(lambda one: one.values[0] * left + one.values[1])
+
+    @cached_property
+    def exchanges(self) -> Mapping[str, Mapping[Transmission, int]]:
+        """Exchanges between experts, in one call of every body that has some."""
+        found = {}
+        for name in self.common.routed_names:
+            if (own := self.piece(name)) is not None:
+                sent = Counter[Transmission]()
+                for phase in WORK:
+                    sent.update(own.asked[phase].transmissions)
+                found[name] = {one: count for one, count in sent.items() if one.kind == "all_to_all"}
+        return found
+
+    @cached_property
+    def awaited(self) -> Vector:
+        """Seconds that a host waits for, by phase and body."""
+        return self.by_phase(lambda one: one.awaited * self.common.host_s)
+
+    @cached_property
+    def kept(self) -> Vector:
+        """Bytes kept for the backward pass, by body, without what a call before may keep as well."""
+        pieces = [own for name in self.names if (own := self.piece(name)) is not None]
+        left = {key for own in pieces for key, _ in own.memory.passes.left}
+        return self.by_body(lambda one: one.memory.passes.kept.total - _entered(one, left))
+
+    @cached_property
+    def waiting(self) -> Vector:
+        """What gradients of weights still need of that, where they are put off."""
+        return np.minimum(self.kept, self.by_body(lambda one: one.memory.passes.weight_kept))
+
+    @cached_property
+    def working(self) -> Vector:
+        """Bytes that the backward pass holds at its fullest beside what is kept, by body."""
+        return self.by_body(lambda one: max(0.0, one.memory.passes.backward.held.total - one.memory.passes.kept.total))
+
+    @cached_property
+    def used(self) -> Vector:
+        return np.array([self.kept, self.waiting, self.working])
+
+    @cached_property
+    def states(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
+        """State outside and inside the experts, by body."""
+        pieces = {name: self.piece(name) for name in self.names}
+        sides = [{name: own.states[at] if own else Held() for name, own in pieces.items()} for at in (0, 1)]
+        for path, body in self.common.held_twice:
+            if own := pieces[body]:
+                held, routed = own.slot(path)
+                sides[routed][body] = sides[routed][body].plus(held, -1)
+        return tuple(sides[0].values()), tuple(sides[1].values())
+
+
+def _of_phase(of: Callable[[Cost], float], phase: str, piece: Piece) -> float:
+    return of(piece.costs[phase])
+
+
+def _entered(piece: Piece, left: Set[Shared]) -> float:
+    return sum(size for key, size in piece.memory.passes.entered if key in left)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """The schedules of a number of stages and micro-batches.
+
+    - `rows` count, by body, what a group holds at an instant that may be its fullest: calls, those of them that have
+      gradients, micro-batches in flight through them, those that only gradients of weights still need, and the last
+      call of the stage that runs, if backward. Those of a schedule begin at `starts`.
+    - `waits` and `work` count, of a group that may be done last, calls that it waits for before and after its own, by
+      phase and body, and its own, by body. Those of a schedule begin at `firsts`.
+    """
+
+    rows: Vector
+    starts: Indices
+    waits: Vector
+    work: Vector
+    firsts: Indices
+
+
+@dataclass
+class CoarseBounds:
+    """Of the bases of one space."""
+
+    common: Common
+    space: Space
+    _sums: dict[Anchor, Sums] = field(default_factory=dict)
+    _bases: dict[Config, Base] = field(default_factory=dict)
+    _pieces: Pieces = field(default_factory=dict)
+    _refused: dict[tuple[Value, ...], MeshwrightError] = field(default_factory=dict)
+    _reduced: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _pipelines: dict[tuple[int, int], Pipelines] = field(default_factory=dict)
+
+    def bound_s(self, base: Config, *, fine: bool = False) -> float:
+        """What the step of any shape of this base takes at least; infinite where none can fit."""
+        sequences = base.mbs if fine else self.space.most_sequences
+        phases = self.phases_s(base, sequences)
+        work = float(phases.sum(axis=0) @ self.common.counts)
+        used = self.used_bytes(base, sequences)
+        found = inf
+        for config in self.space.pipelined(base):
+            fullest = self.fullest(config, used)
+            if fullest is None:
+                continue
+            roomy, sharded = self.common.with_runtime(fullest) <= self.common.capacity
+            if not sharded.any():
+                continue
+            shown = 0.0
+            if not roomy.all():
+                shown = max(0.0, self.reduced_s(base, config) - self.common.step.covered * work)
+            busy = config.microbatches / config.pp * (work + np.where(roomy, 0.0, shown))
+            each = np.maximum(busy, self.longest_s(config, phases))
+            found = min(found, float(each[sharded].min()))
+        return found * self.common.straggling
+
+    def longest_s(self, config: Config, phases: Vector) -> Vector:
+        """What the group takes that is done last, by schedule: it waits, works, and is waited for."""
+        pipelines = self.pipelines(config)
+        waits = pipelines.waits @ phases.ravel() + config.microbatches * (pipelines.work @ phases.sum(axis=0))
+        return np.asarray(np.maximum.reduceat(waits, pipelines.firsts))
+
+    def work_s(self, base: Config, sequences: int) -> float:
+        """Of one micro-batch on all stages."""
+        return float(self.phases_s(base, sequences).sum(axis=0) @ self.common.counts)
+
+    def phases_s(self, base: Config, sequences: int) -> Vector:
+        """In one call of every body, by phase; exchanges between copies, of which no phase is told, by themselves."""
+        own, shared = self.sums(Anchor(1, base.ep, base.recompute, sequences)), self.shared(base, sequences)
+        tensor = self.sums(Anchor(base.tp, 1, "none", sequences, etp=base.tp)).tensor / base.cp
+        found = own.device / (base.tp * base.cp) + shared.attention / base.tp + tensor
+        if base.etp:
+            found = found + self.sums(self.inside(base, self.space.most_sequences)).routed * (
+                sequences / self.space.most_sequences
+            )
+        found = CAUTION * base.mbs / sequences * found + (own.awaited if base.etp <= 1 else 0.0)
+        return np.vstack([found, CAUTION * self.exchanged_s(base, sequences)])
+
+    def inside(self, base: Config, sequences: int) -> Anchor:
+        """The anchor with the ranks of one copy: what of a group of experts lies within them is there, too."""
+        ep = gcd(base.ep * base.etp, base.tp * base.cp) // base.etp
+        return Anchor(base.tp, max(1, ep), "none", sequences, base.cp, base.context, base.etp)
+
+    def exchanged_s(self, base: Config, sequences: int) -> Vector:
+        """What exchanges between copies take in one call of every body, over the group that they have here."""
+        found, degrees = np.zeros(len(self.common.calls)), base.degrees()
+        axes = tuple(use.name for use in uses(degrees) if (use.outside, use.inside) == ("dp", "ep"))
+        if not axes:
+            return found
+        share, mesh, prices = base.mbs / sequences / (base.tp * base.cp), degrees.mesh(), self.common.prices
+        for name, exchanges in self.sums(Anchor(1, base.dp, base.recompute, sequences)).exchanges.items():
+            sent: Counter[Transmission] = Counter()
+            for one, count in exchanges.items():
+                sent[replace(one, axes=axes, nbytes=share * one.nbytes)] += count
+            asked, workload = Phase(transmissions=sent), self.common.workload
+            anywhere = [prices.phase(asked, ranks, mesh, workload) for ranks in places(prices.cluster, mesh.size)]
+            found[self.common.names.index(name)] = min(sum(one.values) for one in anywhere) * self.common.expert_left
+        return found
+
+    def shared(self, base: Config, sequences: int) -> Sums:
+        """The anchor with the same shares of a sequence."""
+        if base.cp == 1:
+            return self.sums(Anchor(1, base.ep, base.recompute, sequences))
+        return self.sums(Anchor(1, 1, base.recompute, sequences, base.cp, base.context))
+
+    def sums(self, anchor: Anchor) -> Sums:
+        """What an anchor says of the whole model."""
+        if anchor not in self._sums:
+            a = anchor
+            config = self.space.base(a.tp, a.cp, a.ep, a.etp, a.sequences, a.context, a.recompute)
+            self._sums[anchor] = Sums(self.common, partial(self.piece, config))
+        return self._sums[anchor]
+
+    def priced(self, config: Config) -> Base:
+        """A base, once for all who ask. Raises what the model or the target refuse of it: of how operators are split,
+        whatever is computed again."""
+        if config.compute in self._refused:
+            raise self._refused[config.compute]
+        if config not in self._bases:
+            try:
+                self._bases[config] = priced(self.common.setting, self.common.prices, config, known=self._pieces)
+            except RecomputeNotExpressible:
+                raise
+            except MeshwrightError as refusal:
+                self._refused[config.compute] = refusal
+                raise
+        return self._bases[config]
+
+    def piece(self, config: Config, name: str) -> Piece | None:
+        """A body of an anchor, if the model and the target can have it so."""
+        setting = replace(self.common.setting, modules=())
+        try:
+            return piece(setting, self.common.prices, config, name, self._pieces)
+        except MeshwrightError:
+            return None
+
+    # memory
+
+    def kept_bytes(self, base: Config, sequences: int) -> Vector:
+        """What a micro-batch keeps for its backward pass, by body."""
+        return np.asarray(self.used_bytes(base, sequences)[0])
+
+    def used_bytes(self, base: Config, sequences: int) -> Vector:
+        """What a micro-batch keeps; what gradients of weights still need of that; and what its backward pass holds
+        beside it at its fullest: by body."""
+        own, shared = self.sums(Anchor(1, base.ep, base.recompute, sequences)), self.shared(base, sequences)
+        each = np.minimum(own.used / base.cp, shared.used)
+        return np.asarray(each * (CAUTION * base.mbs / sequences / base.tp))
+
+    @cached_property
+    def whole(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
+        """State of whole bodies, outside the experts and inside."""
+        return self.sums(Anchor(1, 1, "none", self.space.most_sequences)).states
+
+    @cached_property
+    def states(self) -> list[tuple[Vector, Vector, Vector]]:
+        """The same in bytes: parameters, gradients, optimizer state."""
+        return [
+            (
+                np.array([one.parameters for one in held]),
+                np.array([one.gradients for one in held]),
+                np.array([one.optimizer for one in held]),
+            )
+            for held in self.whole
+        ]
+
+    @cached_property
+    def resting_bytes(self) -> float:
+        """What a device holds between passes at least, if all share it; the optimizer's state may be elsewhere."""
+        rests = sum(float(self.common.counts @ (held + gradients)) for held, gradients, _ in self.states)
+        return float(self.common.with_runtime(rests / self.space.ranks))
+
+    def fullest_bytes(self, config: Config, kept: Vector, *, sharded: bool) -> float:
+        """State and what is in flight, of the fullest group, under the schedule with the least; infinite if there is
+        none."""
+        found = self.fullest(config, np.array([kept, 0.0 * kept, 0.0 * kept]))
+        return inf if found is None else float(found[int(sharded)].min())
+
+    def fullest(self, config: Config, used: Vector, *, hosted: bool = False) -> Vector | None:
+        """State and what is in flight, of the fullest group, by schedule, if there are any: with the optimizer's state
+        over all copies, and with everything. `hosted`: without the optimizer's."""
+        pipelines = self.pipelines(config)
+        if not len(pipelines.starts):
+            return None
+        held = np.stack([np.concatenate([*state, *used]) for state in self.state_bytes(config, hosted=hosted)], axis=1)
+        return np.asarray(np.maximum.reduceat(pipelines.rows @ held, pipelines.starts).T)
+
+    def state_bytes(self, config: Config, *, hosted: bool = False) -> Iterator[tuple[Vector, Vector]]:
+        """Parameters and the optimizer's state, and gradients, by body: with the optimizer's over all copies, and with
+        everything."""
+        sides = list(zip(self.states, _apart(config), copies(config), strict=True))
+        states = self.common.workload.states
+        for sharded in (False, True):
+            held, graded = (np.zeros(len(self.common.calls)) for _ in range(2))
+            for (parameters, gradients, optimizer), apart, many in sides:
+                over = many if sharded else 1
+                whole = min(1.0, states.used / states.stored)  # as gathered, if those rest in shards
+                held += parameters * (whole if many > 1 and not sharded else 1 / over) / apart
+                held += 0.0 if hosted else optimizer / many / apart
+                graded += gradients / over / apart
+            yield held, graded
+
+    def pipelines(self, config: Config) -> Pipelines:
+        """The schedules of a configuration's stages and micro-batches."""
+        key = config.pp, config.microbatches
+        if key not in self._pipelines:
+            rows: list[Vector] = []
+            groups: list[tuple[Vector, Vector]] = []
+            starts, firsts = [], []
+            for schedule, vp in self.space.schedules(*key):
+                for split, blocks in self.space.shares(config.pp * vp):
+                    starts.append(sum(map(len, rows)))
+                    firsts.append(len(groups))
+                    own = replace(config, schedule=schedule, vp=vp, split=split, stage_blocks=blocks)
+                    rows += self._held(own)
+                    groups += self._waiting(own)
+            self._pipelines[key] = Pipelines(
+                np.concatenate(rows) if rows else np.zeros((0, 0)),
+                np.array(starts, dtype=np.intp),
+                np.array([waits for waits, _ in groups]),
+                np.array([work for _, work in groups]),
+                np.array(firsts, dtype=np.intp),
+            )
+        return self._pipelines[key]
+
+    def _stages(self, config: Config) -> Vector:
+        """Calls of each body on every stage."""
+        found = np.zeros((config.pp * config.vp, len(self.common.names)))
+        for own, calls in zip(found, self.common.stages(config), strict=True):
+            for name, times in calls:
+                own[self.common.names.index(name)] += times
+        return found
+
+    def _held(self, config: Config) -> Iterator[Vector]:
+        """The rows of a schedule. Gradients are there from the start where kernels are fused, else once every stage has
+        been through a micro-batch; and at the end, when nothing else is."""
+        stages = self._stages(config)
+        names = np.array(self.common.names)
+        last = np.array([[own[-1][0]] for own in self.common.stages(config)]) == names
+        key = config.schedule, config.pp, config.vp, config.microbatches
+        for number, group in self.common.groups(config):
+            own = list(group)
+            flying, held = flight(*key, number), stages[own].sum(axis=0)
+            nothing = np.zeros_like(held)
+            yield np.concatenate([held, held, nothing, nothing, nothing])[None]
+            there = np.ones_like(flying.graded) if self.common.stack.style == "fused" else flying.graded
+            yield np.hstack(
+                [
+                    np.tile(held, (len(there), 1)),
+                    np.outer(there, held),
+                    flying.live @ stages[own],
+                    flying.pending @ stages[own],
+                    flying.backward @ last[own],
+                ]
+            )
+
+    def _waiting(self, config: Config) -> Iterator[tuple[Vector, Vector]]:
+        """Of every group the calls that it waits for, by phase: forward, before its first micro-batch reaches it; and
+        as what it did last goes back through the stages before. And its own calls. See `planner.bounds.bounds`."""
+        apart = SCHEDULES[config.schedule].splits
+        stages = self._stages(config)
+        before = np.cumsum([np.zeros(len(self.common.calls)), *stages], axis=0)
+        waits = np.array([1.0, *([0.0] * 3 if apart else [1.0] * 3), 0.0])
+        if apart and self.common.stack.rolling:
+            waits = np.zeros(len(WORK) + 1)
+        for _, own in self.common.groups(config):
+            yield np.outer(waits, before[own[0]]).ravel(), stages[list(own)].sum(axis=0)
+
+    def reduced_s(self, base: Config, config: Config) -> float:
+        """To reduce all gradients once, over all stages."""
+        key = base.tp, base.cp, base.ep, base.etp, config.pp
+        if key not in self._reduced:
+            self._reduced[key] = self._reduced_s(base, config)
+        return self._reduced[key]
+
+    def _reduced_s(self, base: Config, config: Config) -> float:
+        degrees, width = config.degrees(), self.common.workload.states.reduced
+        mesh, found, least = degrees.mesh(), uses(degrees), inf
+        for ranks in places(self.common.prices.cluster, mesh.size):
+            sent: dict[GroupShape, float] = {}
+            for expert, (held, apart) in enumerate(zip(self.whole, _apart(base), strict=True)):
+                axes = [use.name for use in found if use.holds_copies(expert=bool(expert))]
+                if axes:
+                    shape = group_shape(self.common.prices.cluster, ranks, mesh, axes)
+                    elements = sum(n * one.elements for n, one in zip(self.common.counts, held, strict=True)) / apart
+                    sent[shape] = sent.get(shape, 0.0) + elements * width / config.pp
+            taken = (collective("reduce_scatter", size, shape, self.common.library) for shape, size in sent.items())
+            least = min(least, config.pp * sum(one.seconds for one in taken))
+        return least
+
+
+def _apart(config: Config) -> tuple[int, int]:
+    """Over how many ranks of a copy parameters are cut, outside the experts and inside."""
+    return config.tp, config.ep * max(1, config.etp)

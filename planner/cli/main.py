@@ -1,0 +1,174 @@
+"""The command ``plan``: a table of verbs, and the one place where an exception becomes a message and an exit code.
+
+A verb is one entry of ``VERBS``: its name, its help, the function that declares its arguments (in
+``planner.cli.arguments``, which imports nothing heavy) and the module whose ``run(args) -> int`` does the work. That
+module is imported when the verb is run, and not before: ``plan --help`` and ``plan --version`` never see torch.
+
+Exit codes: 0 ok, 1 internal, 2 usage, 3 nothing fits, 4 gap above --max-gap, 5 cannot trace, 6 bad cluster or config,
+7 verification mismatch, 8 environment, 130 interrupted (`meshwright.planner.cli.interrupts`),
+141 the reader of our output has gone.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import traceback
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from meshwright import __version__
+from meshwright.ir.errors import InternalError, MeshwrightError, nearest
+from meshwright.ir.processes import collect_rarely
+from meshwright.planner.cli import arguments
+from meshwright.planner.cli.exits import INTERRUPTED, READER_GONE
+
+DEFAULT_VERB = "plan"
+"""The verb of a command line that begins with a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """One subcommand. ``module`` must define ``run(args) -> int``, the exit code."""
+
+    name: str
+    help: str
+    arguments: Callable[[ArgumentParser], None]
+    module: str
+
+
+VERBS = (
+    Verb(
+        name=DEFAULT_VERB,
+        help="find the fastest plan that fits, prove how good it is, and say why; `plan MODEL …` means this verb",
+        arguments=arguments.plan,
+        module="meshwright.planner.cli.verbs.plan",
+    ),
+    Verb(
+        name="explain",
+        help="explain a saved plan; with --why-not, what another one would cost, and why",
+        arguments=arguments.explain,
+        module="meshwright.planner.cli.verbs.explain",
+    ),
+    Verb(
+        name="diff",
+        help="what two plans decide otherwise, and what that costs, share by share",
+        arguments=arguments.diff,
+        module="meshwright.planner.cli.verbs.diff",
+    ),
+    Verb(
+        name="emit",
+        help="write a saved plan as a training script in stock PyTorch, with a launch script and a rank map",
+        arguments=arguments.emit,
+        module="meshwright.planner.cli.verbs.emit",
+    ),
+    Verb(
+        name="verify",
+        help="run the code of a plan on this machine, and compare it with the model on one device",
+        arguments=arguments.verify,
+        module="meshwright.planner.cli.verbs.verify",
+    ),
+    Verb(
+        name="compare",
+        help="what a run of an emitted script measured, beside what the plan predicted",
+        arguments=arguments.compare,
+        module="meshwright.planner.cli.verbs.compare",
+    ),
+    Verb(
+        name="inspect",
+        help="show what the planner sees in a model: blocks, parameters, FLOPs, saved activations, cuts, coverage",
+        arguments=arguments.inspect,
+        module="meshwright.planner.cli.verbs.inspect",
+    ),
+    Verb(
+        name="cluster",
+        help="show a cluster: pools, devices, links, each number with its provenance",
+        arguments=arguments.cluster,
+        module="meshwright.planner.cli.verbs.cluster",
+    ),
+    Verb(
+        name="estimate",
+        help="price a configuration on a cluster: step time, memory, where the time goes; or many, ranked",
+        arguments=arguments.estimate,
+        module="meshwright.planner.cli.verbs.estimate",
+    ),
+    Verb(
+        name="schema",
+        help="print what a kind of file may hold, as JSON Schema",
+        arguments=arguments.schema,
+        module="meshwright.planner.cli.verbs.schema",
+    ),
+)
+
+
+def build_parser(verbs: Sequence[Verb] = VERBS) -> ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = ArgumentParser(
+        prog="plan",
+        description="Meshwright: an automatic parallelism planner, built like a compiler.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"meshwright {__version__}")
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in verbs:
+        subparser = subparsers.add_parser(verb.name, help=verb.help, description=verb.help, allow_abbrev=False)
+        verb.arguments(subparser)
+        subparser.set_defaults(module=verb.module)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) -> int:
+    """Run one command line and return its exit code. Argparse itself exits, after help and after a usage error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? instead
+    args = build_parser(verbs).parse_args(with_verb(sys.argv[1:] if argv is None else argv, verbs))
+    collect_rarely()
+    try:
+        exit_code: int = import_module(args.module).run(args)
+        sys.stdout.flush()
+    except MeshwrightError as error:
+        return _refuse(error, args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except Exception as error:  # noqa: BLE001 - the last resort is to say that the fault is ours
+        if os.environ.get("MESHWRIGHT_DEBUG") == "1":
+            traceback.print_exc()
+        return _refuse(_internal(error, args), args)
+    return exit_code
+
+
+def with_verb(argv: Sequence[str], verbs: Sequence[Verb]) -> list[str]:
+    """The command line with its verb: `plan MODEL …` is short for `plan plan MODEL …`.
+
+    What is close to a verb is left to be refused as a slip, unless there is such a file.
+    """
+    known = [verb.name for verb in verbs]
+    first = argv[0] if argv else "-"
+    slip = nearest(first, known) is not None and not os.path.exists(first)  # noqa: PTH110 - Path raises where a name is too long
+    if first.startswith("-") or first in known or slip or DEFAULT_VERB not in known:
+        return list(argv)
+    return [DEFAULT_VERB, *argv]
+
+
+def _internal(error: Exception, args: Namespace) -> InternalError:
+    return InternalError(
+        place=f"plan {args.verb}",
+        cause=f"internal error: {type(error).__name__}: {error}",
+        fix="run it again with MESHWRIGHT_DEBUG=1 and report the traceback",
+    )
+
+
+def _refuse(error: MeshwrightError, args: Namespace) -> int:
+    print(error, file=sys.stderr)  # noqa: T201
+    if getattr(args, "json", False):
+        print(json.dumps({"error": error.to_json()}))  # noqa: T201
+    return error.exit_code

@@ -1,0 +1,93 @@
+"""What is there already where a command writes: kept, unless the command wrote it before, or --force says so.
+
+plan.json    is written over where it is a plan of the same MODEL
+scripts      are written over where they are as `plan emit` left them: `MANIFEST` has the digests of its files
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from meshwright.ir.errors import (
+    OutputTaken,
+    PlanUnwritable,
+)
+from meshwright.ir.files.documents import Fault, Unparsed, parse_json
+from meshwright.ir.files.reading import Unreadable, read_text
+from meshwright.ir.limits import PLAN_BYTES
+
+MANIFEST = ".meshwright.json"
+
+
+def folder_of(text: str) -> Path:
+    """The folder that --out names."""
+    if not text:
+        raise PlanUnwritable(place="--out ''", cause="it names no directory", fix="name a directory to write to")
+    return Path(text)
+
+
+def check_plan(file: Path, model: str, *, force: bool) -> None:
+    """Must: nothing, or a plan of the same model."""
+    if force or not os.path.isfile(file):  # noqa: PTH113 - Path raises where a name is too long
+        return
+    found = _read(file)
+    described = found.get("model") if "format_version" in found else None
+    if not isinstance(described, dict):
+        raise _taken(file, "it is there, and is no plan")
+    if described.get("ref") != model:
+        raise _taken(file, f"it is a plan of {described.get('ref')}, and this is one of {model}")
+
+
+def check_files(folder: Path, names: Iterable[str], *, force: bool) -> None:
+    """Must: nothing, or files that are as they were written."""
+    written = {} if force else _read(folder / MANIFEST)
+    for name in () if force else names:
+        file = folder / name
+        if os.path.isfile(file) and written.get(name) != _digest(file.read_bytes()):  # noqa: PTH113
+            changed = (
+                "it was changed since it was written" if name in written else "it is there, and was not written here"
+            )
+            raise _taken(file, changed)
+
+
+def remember(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write down what was written."""
+    known = _read(folder / MANIFEST) | {name: _digest(text.encode()) for name, text in texts.items()}
+    (folder / MANIFEST).write_text(f"{json.dumps(known, indent=2, sort_keys=True)}\n", encoding="utf-8")
+
+
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()
+
+
+def _read(file: Path) -> dict[str, object]:
+    """A JSON object, or none."""
+    try:
+        found = parse_json(read_text(file, PLAN_BYTES))
+    except (Unreadable, Unparsed, Fault):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _taken(file: Path, cause: str) -> OutputTaken:
+    return OutputTaken(
+        place=str(file), cause=cause, fix="name another directory with --out, or write over it with --force"
+    )
+
+
+def made(folder: Path) -> Path:
+    """A folder to write into, made if there is none: before the search, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    return folder
+
+
+def unwritable(place: Path, error: OSError) -> PlanUnwritable:
+    """The refusal of a place."""
+    return PlanUnwritable(place=f"--out {place}", cause=f"{error.strerror}".lower(), fix="name a directory to write to")

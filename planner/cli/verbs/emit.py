@@ -1,0 +1,69 @@
+"""`plan emit PLAN --out DIR`: a saved plan as a training script in stock PyTorch, with a launch script and a rank map.
+
+The plan is taken up again where it was left (`reload`); what is written follows from its decisions and its program
+alone (`backends.torch_.emit`). What no code is written for is refused, and nothing is written then.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.emit.write.hosts import SLURM, on_hosts, on_several
+from meshwright.ir.quoting import word
+from meshwright.planner.cli.output import check_files, folder_of, remember, unwritable
+from meshwright.planner.plan.emitted import subject_of
+from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import Reloaded, on_target, reload
+from meshwright.planner.plan.twin import Planned, twinned
+from meshwright.planner.plan.units import seconds
+from meshwright.planner.search.emittable import CUDA, seats
+
+
+def run(args: Namespace) -> int:
+    """The verb."""
+    again = reload(load_plan(args.plan), args.model)
+    for said in again.changed:
+        print(f"warning: {said}; the decisions are emitted as they stand", file=sys.stderr)  # noqa: T201
+    folder = folder_of(args.out)
+    if args.target is not None:
+        planned, again = again, on_target(again, args.target)
+        print(  # noqa: T201
+            f"for {args.target}: {seconds(again.prediction.step_time_s)} a step, "
+            f"{seconds(planned.prediction.step_time_s)} for {planned.plan.decisions.target}",
+            file=sys.stderr,
+        )
+    subject = replace(tiny(again, folder) if args.tiny else subject_of(again), init=args.init or "")
+    files = emit(subject, folder)
+    for said in files.told:
+        print(f"note: {said}", file=sys.stderr)  # noqa: T201
+    if subject.decisions.target == CUDA:
+        files = on_hosts(files, seats(again.ask.cluster))
+    texts = dict(files.texts)
+    check_files(folder, texts, force=args.force)
+    try:
+        files.write(folder)
+        remember(folder, texts)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    written = [str(folder / name) for name, _ in files.texts]
+    if args.json:
+        sys.stdout.write(f"{json.dumps({'written': written}, indent=2)}\n")
+        return 0
+    sys.stdout.write("".join(f"written: {path}\n" for path in written))
+    slurm = ", or under Slurm" if SLURM in dict(files.texts) else ""
+    where = f"on every host{slurm}" if on_several(files) else "on this machine"
+    sys.stdout.write(f"start it {where}: {word(str(folder / 'launch.sh'))} --steps 10\n")
+    return 0
+
+
+def tiny(again: Reloaded, folder: Path) -> Subject:
+    """The twin of a plan, as the emitter takes it; how it differs is told."""
+    made = twinned(Planned.of(again), folder)
+    for said in made.told:
+        print(f"the twin: {said}", file=sys.stderr)  # noqa: T201
+    return made.subject

@@ -1,0 +1,103 @@
+"""`plan estimate`: what a configuration costs on a cluster; with `--configs`, many configurations, ranked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TextIO
+
+from meshwright.ir.errors import UnknownStep
+from meshwright.planner.answer.estimate import STEPS, estimate, to_json
+from meshwright.planner.answer.estimates import Outcome, Pricer, in_order, read_lines
+from meshwright.planner.cli.exits import NOTHING_FITS
+from meshwright.planner.question.ask import Ask, asked, missing
+from meshwright.planner.question.pins import Config, fill
+from meshwright.planner.question.pricing import Setting
+
+
+def run(args: Namespace) -> int:
+    """The verb."""
+    dump = _dump_step(args.dump_after)
+    ask = asked(args)
+    if args.configs is not None:
+        return run_many(ask, args)
+    if ask.global_batch is None:
+        raise missing("--global-batch", "256", "the sequences of one optimizer step")
+    config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=ask.global_batch)
+    config.workable(Config.degrees)  # what degrees refuse, they refuse before the model is touched
+    setting = ask.setting()
+    config = setting.settled(config, ask.global_batch)
+    if dump is not None:
+        sys.stdout.write(f"{dump(setting, config)}\n")
+        return 0
+    found = estimate(ask, setting, config)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(to_json(found), indent=2)}\n")
+    else:
+        from meshwright.planner.cli.views.estimate import show
+
+        show(found)
+    return NOTHING_FITS if args.check and not found.prediction.fits else 0
+
+
+def _dump_step(name: str | None) -> Callable[[Setting, Config], str] | None:
+    if name is None:
+        return None
+    if name not in STEPS:
+        raise UnknownStep(place=f"--dump-after {name}", cause="no such step", fix=f"use one of {', '.join(STEPS)}")
+    return STEPS[name]
+
+
+PROGRESS_EVERY = 50
+
+
+def run_many(ask: Ask, args: Namespace) -> int:
+    """The verb with --configs: 0 if anything could be priced, else the exit code of the first refusal; with --check, 3
+    if nothing fits."""
+    lines = read_lines(Path(args.configs), ask)
+    configs = [line.config for line in lines if line.config is not None]
+    pricer = Pricer(ask, lines, as_json=args.json)
+    if configs:
+        pricer.warm(configs)
+    outcomes: list[Outcome] = []
+    progress = Progress(sys.stderr, len(lines))
+    with closing(pricer.outcomes(args.jobs)) as arriving:
+        for index, outcome in enumerate(in_order(arriving)):
+            outcomes.append(outcome)
+            if outcome.text:
+                sys.stdout.write(f"{outcome.text}\n")
+                sys.stdout.flush()
+            if outcome.error:
+                progress.clear()
+                sys.stderr.write(f"{args.configs}:{lines[index].number}: {outcome.error}\n")
+            progress.at(len(outcomes))
+    progress.clear()
+    if not args.json:
+        from meshwright.planner.cli.views.estimate import show_ranked
+
+        show_ranked(ask, [line.number for line in lines], outcomes, args.top)
+    if all(outcome.error for outcome in outcomes):
+        return outcomes[0].exit_code
+    return NOTHING_FITS if args.check and not any(outcome.fits for outcome in outcomes) else 0
+
+
+class Progress:
+    """A counter on a terminal; elsewhere nothing."""
+
+    def __init__(self, stream: TextIO, total: int) -> None:
+        self.stream = stream
+        self.total = total
+        self.shown = stream.isatty()
+
+    def at(self, done: int) -> None:
+        if self.shown and (done % PROGRESS_EVERY == 0 or done == self.total):
+            self.stream.write(f"\r{done:,} of {self.total:,} configurations")
+            self.stream.flush()
+
+    def clear(self) -> None:
+        if self.shown:
+            self.stream.write("\r\x1b[K")

@@ -1,0 +1,189 @@
+"""`plan MODEL`: the fastest plan that fits, a proof of how good it is, and why it is the one.
+
+    arguments -> Ask, Asked -> solve -> Plan -> plan.json, tables or JSON
+
+Where nothing fits, what would help is tried out and told (`planner.answer.relax`). Ctrl-C and `--time-limit` end the
+search early; what was found until then is told and written all the same, with the gap that is proved by then. The JSON
+is documented in docs/plan.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from meshwright.ir.decisions.text import decisions_text
+from meshwright.ir.errors import (
+    ModulePinUnmet,
+    NoPlanInTime,
+    UnknownStep,
+)
+from meshwright.ir.graph.fold import unfold
+from meshwright.ir.graph.text import fold_text, graph_text
+from meshwright.ir.program.program import Program
+from meshwright.ir.program.text import program_text
+from meshwright.planner.answer.relax import nothing_to_json, relax
+from meshwright.planner.answer.remedies import empty, inexpressible, is_empty, unwritten
+from meshwright.planner.answer.report import plan_of
+from meshwright.planner.answer.solve import Solved, Stop, solve, space_of
+from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERRUPTED, NOTHING_FITS
+from meshwright.planner.cli.output import check_plan, folder_of, made, unwritable
+from meshwright.planner.cli.progress import Progress
+from meshwright.planner.plan.file import FILE, plan_text, plan_to_json
+from meshwright.planner.plan.types import Plan
+from meshwright.planner.question.ask import Ask, missing
+from meshwright.planner.question.ask import asked as asked_of_estimate
+from meshwright.planner.question.constraints import Asked, asked
+from meshwright.planner.question.module_pins import OPTIONS, apart
+from meshwright.planner.question.objective import check_objective
+from meshwright.planner.question.pins import Pins, parse, word
+from meshwright.planner.question.pricing import LEAST_BATCH, Setting
+from meshwright.planner.search.emittable import by_code
+from meshwright.planner.search.search import Found, Search
+from meshwright.planner.space.declared import Space
+
+
+def run(args: Namespace) -> int:
+    """The verb."""
+    started_s = time.monotonic()
+    _known_step(args.dump_after)
+    ask, wished = read_asked(args)
+    folder = made(folder_of(args.out)) if args.out is not None else None
+    if folder is not None:
+        check_plan(folder / FILE, ask.model, force=args.force)
+    stop = Stop(None if args.time_limit is None else started_s + args.time_limit)
+    with stop.loading():
+        setting = ask.setting()
+    if args.dump_after in BEFORE:
+        sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, wished)}\n")
+        return 0
+    with stop.watching(), Progress(sys.stderr) as progress:
+        solved = solve(ask, setting, wished, stop, progress.told, args.objective)
+    if solved.best is None:
+        return nothing_found(solved, args)
+    if args.dump_after is not None:
+        sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
+        return 0
+    plan = plan_of(solved, args.top)
+    written = write(plan, folder) if folder else None
+    if args.json:
+        sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
+    else:
+        from meshwright.planner.cli.views.plan import show
+
+        show(plan, written)
+    if stop.interrupted:
+        return INTERRUPTED
+    too_wide = args.max_gap is not None and plan.bounds.gap > args.max_gap
+    return GAP_TOO_WIDE if too_wide else 0
+
+
+def read_asked(args: Namespace) -> tuple[Ask, Asked]:
+    """Read the arguments; what contradicts itself is refused before the model is touched."""
+    if args.global_batch is None:
+        raise missing("--global-batch", "256", "the sequences of one optimizer step", "plan")
+    plain, modules = apart({option: getattr(args, option) for option in OPTIONS})
+    ask = asked_of_estimate(Namespace(**vars(args) | plain))
+    given = parse(plain["fix"])
+    wished = asked(given.over(Pins(mbs=args.micro_batch)), plain["allow"], plain["forbid"])
+    check_objective(args.objective, ask.cluster)
+    return ask, replace(wished, pins=wished.pins.over(ask.pins), operators=args.operators, modules=modules)
+
+
+def write(plan: Plan, folder: Path) -> Path:
+    """Write `plan.json` into a folder."""
+    file = folder / FILE
+    try:
+        file.write_text(plan_text(plan), encoding="utf-8")
+    except OSError as error:
+        raise unwritable(file, error) from None
+    return file
+
+
+def nothing_found(solved: Solved, args: Namespace) -> int:
+    """What is said, and done, where there is no plan."""
+    if not solved.complete:
+        ended = "it was interrupted" if solved.stop.interrupted else f"--time-limit {args.time_limit:g} ended it"
+        raise NoPlanInTime(
+            place="plan, the search",
+            cause=f"no plan that fits was found before {ended}{_passed_over(solved)}",
+            fix="give it more time, or pin more of the plan",
+        )
+    if not solved.search.found and is_empty(solved.search.space):
+        raise empty(solved)
+    if (nothing_emitted := unwritten(solved)) is not None:
+        raise nothing_emitted
+    refusal = solved.search.refusal
+    if refusal is not None and not solved.search.priced_any and not isinstance(refusal, ModulePinUnmet):
+        raise inexpressible(solved, refusal)
+    nothing = relax(solved)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")
+    else:
+        from meshwright.planner.cli.views.plan import show_nothing
+
+        show_nothing(nothing)
+    return NOTHING_FITS
+
+
+def _passed_over(solved: Solved) -> str:
+    """What fits and is not emitted, in words."""
+    passed = solved.search.emission.passed if solved.search.emission else []
+    return f"; {len(passed)} that fit was passed over ({', '.join(by_code(passed))})" if passed else ""
+
+
+# Artefacts on the way ------------------------------------------------------------------------------------------------
+
+
+def _space_text(space: Space) -> str:
+    """What is asked for, what is left out, and every base."""
+    lines = [f"space of {space.ranks} ranks, {space.global_batch} sequences, {space.layers} layers"]
+    for word_, table in (("only", space.constraints.only), ("never", space.constraints.never)):
+        lines += [f"  {word_} {name}={'|'.join(map(word, values))}" for name, values in table.items()]
+    lines += [f"  without {what}" for what in space.truncated]
+    lines += [f"  base {config}" for config in space.bases()]
+    return "\n".join(lines)
+
+
+def _search_text(search: Search) -> str:
+    """What was looked at, and everything that was priced, in order."""
+    counts = " ".join(f"{name}={number}" for name, number in asdict(search.counts).items())
+    lines = [f"search {counts}", f"  bounds {search.lower_s} {search.upper_s}"]
+    lines += [f"  {one.step_s} {'fits' if one.fits else 'full'} {one.config}" for one in search.found.values()]
+    return "\n".join(lines)
+
+
+def _program(solved: Solved) -> Program:
+    fold = solved.setting.fold(_best(solved).config)
+    return solved.setting.lowered(fold, solved.decisions, solved.global_batch)
+
+
+def _best(solved: Solved) -> Found:
+    assert solved.best is not None
+    return solved.best
+
+
+BEFORE: Mapping[str, Callable[[Ask, Setting, Asked], str]] = {
+    "load": lambda ask, setting, wished: graph_text(unfold(setting.folds.first(LEAST_BATCH).fold)),
+    "fold": lambda ask, setting, wished: fold_text(setting.folds.first(LEAST_BATCH).fold),
+    "space": lambda ask, setting, wished: _space_text(space_of(setting, ask.cluster, wished.constraints)),
+}
+AFTER: Mapping[str, Callable[[Solved], str]] = {
+    "search": lambda solved: _search_text(solved.search),
+    "decide": lambda solved: decisions_text(solved.decisions),
+    "lower": lambda solved: program_text(_program(solved)),
+    "evaluate": lambda solved: json.dumps(_best(solved).prediction.to_json(), indent=2),
+}
+"""What --dump-after can print, before and after the search, in the order of the data path."""
+
+
+def _known_step(name: str | None) -> None:
+    if name is not None and name not in (*BEFORE, *AFTER):
+        raise UnknownStep(
+            place=f"--dump-after {name}", cause="no such step", fix=f"use one of {', '.join((*BEFORE, *AFTER))}"
+        )

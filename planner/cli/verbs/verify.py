@@ -1,0 +1,89 @@
+"""`plan verify PLAN`: the code of a plan, run on this machine and held against the model on one device.
+
+What it will run and take is told before it starts (`verify_needs`). The plan is emitted into a folder of its own, and
+exactly these files are run, one process per rank, under a time limit (`backends.torch_.verify.emitted`). The exit code
+is 7 if anything differs, 8 if a process ended early, took too long, or would take more memory than it may.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.emit.write.needed import check_torch
+from meshwright.ir.errors import VerificationTooLarge
+from meshwright.planner.check.alone import each_alone
+from meshwright.planner.check.needs import available_bytes, needs_of, planned_memory
+from meshwright.planner.cli.exits import MISMATCH
+from meshwright.planner.cli.output import folder_of, made
+from meshwright.planner.cli.verbs.emit import tiny
+from meshwright.planner.cli.views import alone as of_alone
+from meshwright.planner.cli.views.verify import shown, to_json
+from meshwright.planner.plan.emitted import subject_of
+from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import reload
+
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    pass
+
+TARGET, MOST_RANKS = "torch-gloo", 8
+
+
+def run(args: Namespace) -> int:
+    """The verb."""
+    plan = load_plan(args.plan)
+    ranks = plan.machines.ranks
+    if args.alone:
+        with tempfile.TemporaryDirectory() as own:
+            folder = made(folder_of(args.out)) if args.out is not None else Path(own)
+            again = reload(plan, args.model)
+            subject = tiny(again, folder) if args.tiny else subject_of(again)
+            return 0 if verify_alone(subject, folder, args) else MISMATCH
+    if not args.tiny and (plan.decisions.target != TARGET or ranks > MOST_RANKS):
+        raise VerificationTooLarge(
+            place=f"a plan of {ranks} ranks for {plan.decisions.target}",
+            cause=f"plans of at most {MOST_RANKS} ranks for {TARGET} can be run here",
+            fix="verify its small twin with --tiny, or one rank of each stage with --alone",
+        )
+    check_torch()
+    from meshwright.backends.torch_.verify.emitted import Job, verify
+
+    again = reload(plan, args.model)
+    with tempfile.TemporaryDirectory() as own:
+        folder = made(folder_of(args.out)) if args.out is not None else Path(own)
+        subject = tiny(again, folder) if args.tiny else subject_of(again)
+        planned = planned_memory(subject.program)
+        limit = available_bytes() if args.memory_limit is None else args.memory_limit * 2**30
+        needs_of(subject, planned, args.steps).check(limit, args.time_limit)
+        emit(subject, folder).write(folder)
+        job = Job.of(subject, folder / "train.py")
+        (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
+    whole = sum(sum(group.predicted[0].whole.values()) for group in job.groups)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(to_json(found, whole, planned), indent=2)}\n")
+    else:
+        sys.stdout.write("\n".join(shown(found, whole, planned)) + "\n")
+    return 0 if found.exact else MISMATCH
+
+
+def verify_alone(subject: Subject, folder: Path, args: Namespace) -> bool:
+    """Run them and print; whether nothing differs."""
+    from meshwright.backends.torch_.verify.run.fake import counted
+
+    found = []
+    for one in each_alone(subject, folder, counted, limit_s=args.time_limit):
+        found.append(one)
+        print(of_alone.line(one), file=sys.stderr if args.json else sys.stdout, flush=True)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(of_alone.to_json(found, subject.ranks), indent=2)}\n")
+    else:
+        sys.stdout.write("".join(f"{row}\n" for row in of_alone.shown(found, subject.ranks)))
+    return not any(one.differences for one in found)

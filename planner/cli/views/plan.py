@@ -1,0 +1,268 @@
+"""A plan as a person reads it: what it is, what it costs, how good it is, and why it is the one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from meshwright.ir.decisions.offload import Offload
+from meshwright.ir.schedules import CUSTOM
+from meshwright.ir.sharding.shares import shares_of
+from meshwright.planner.answer.relax import Nothing
+from meshwright.planner.cli.views.tables import new_console, new_table, rows_alike, share_table, worth
+from meshwright.planner.plan.types import Plan, Rival
+from meshwright.planner.plan.units import count, nbytes, percent, seconds
+from meshwright.planner.question.pins import Config, word
+
+ZERO = ("everything is on every copy", "optimizer states", "optimizer states and gradients",
+        "optimizer states, gradients and parameters")  # fmt: skip
+CONTEXTS = {"all_gather": "keys and values gathered", "ring": "in a ring", "ulysses": "by heads, all-to-all (Ulysses)"}
+WAITING = {
+    "optimizer": "the optimizer's state; the host makes the step",
+    "activations": "what blocks keep for backward",
+}
+RECOMPUTED = {"none": "nothing", "full": "every block", "selective": "the core of attention",
+              "selective_op": "all but attention and every other product"}  # fmt: skip
+
+
+def show(plan: Plan, written: Path | None = None) -> None:
+    """Print a plan to standard output."""
+    console = new_console()
+    _heading(console, plan)
+    _answer(console, plan)
+    console.print()
+    for line in in_words(plan.config, shares_of(plan.decisions)):
+        console.print(line)
+    console.print()
+    console.print(_stages(plan))
+    console.print()
+    console.print(share_table(plan.prediction))
+    console.print()
+    console.print(_rivals("beside what a person would write", "plan", plan.baselines))
+    if plan.alternatives:
+        console.print()
+        console.print(_rivals("alternatives, and why they lost", "", plan.alternatives))
+    _binding(console, plan)
+    console.print()
+    _space(console, plan)
+    kinds = ", ".join(f"{name} {kind}" for name, kind in plan.prediction.provenance)
+    console.print(f"provenance: {kinds}")
+    console.print(f"times, memory and bounds follow from these: they are {worth(plan.provenance.weakest)}")
+    for note in plan.notes:
+        console.print(f"note: {note}")
+    if written is not None:
+        console.print(f"written: {written}")
+
+
+def _heading(console: Console, plan: Plan) -> None:
+    workload, machines = plan.workload, plan.machines
+    console.print(f"{plan.model.ref}  digest {plan.model.digest}", style="bold")
+    step = f"a step of {workload.global_batch:,} x {workload.seq:,} tokens in {workload.precision}"
+    console.print(f"{plan.model.parameters:,} parameters; {step} with {workload.optimizer}")
+    hosts = "1 host" if machines.hosts == 1 else f"{machines.hosts:,} hosts"
+    devices = " and ".join(machines.devices)
+    console.print(f"cluster {machines.ref}: {machines.ranks:,} ranks ({devices}) on {hosts}")
+    stack = workload.stack
+    recipe = workload.recipe or stack.recipe
+    console.print(f"stack {stack.name}: {stack.style} kernels, recipe {recipe}; target {plan.decisions.target}")
+    console.print()
+
+
+def _answer(console: Console, plan: Plan) -> None:
+    predicted, memory = plan.prediction, max((s.memory for s in plan.prediction.stages), key=lambda m: m.peak_bytes)
+    low, high = seconds(predicted.step_time_low_s), seconds(predicted.step_time_high_s)
+    console.print(f"plan          {plan.config}", style="bold")
+    console.print(f"step time     {seconds(predicted.step_time_s)}  ({low} to {high})", style="bold")
+    console.print(f"tokens/s/GPU  {count(predicted.tokens_per_s_per_gpu)}")
+    console.print(f"MFU           {percent(predicted.mfu)}")
+    margin = f"{nbytes(memory.device_bytes)} less a margin of {percent(memory.margin_bytes / memory.device_bytes)}"
+    capacity = f"of {nbytes(memory.capacity_bytes)} (the device's {margin})"
+    console.print(f"peak memory   {nbytes(memory.peak_bytes)} on the fullest stage, {capacity}")
+    if plan.bounds.objective == "cost":
+        console.print(f"cost          {amount('cost', plan.bounds.upper)}, {plan.machines.ranks:,} devices in use")
+    console.print(f"gap           {gap_text(plan)}", style="bold")
+
+
+def gap_text(plan: Plan) -> str:
+    """What is proved, in words."""
+    bounds = plan.bounds
+    if not bounds.proved and bounds.complete and bounds.only.get("schedule") == (CUSTOM,):
+        return "unknown: bounds are of schedules that have names"
+    if not bounds.proved:
+        return "unknown: the search was cut short before anything could be proved"
+    if bounds.gap <= 0:
+        return f"0 %: nothing in the declared space {BETTER[bounds.objective]}{_free(plan)}"
+    least = amount(bounds.objective, bounds.lower)
+    return f"{percent(bounds.gap)}: nothing in the declared space is below {least}{_free(plan)}"
+
+
+def _free(plan: Plan) -> str:
+    """Of what the proof is, where something is asked of modules."""
+    return "; that space is without the pins of modules" if plan.bounds.modules else ""
+
+
+BETTER = {"time": "is faster", "cost": "costs less", "memory": "needs less memory"}
+
+
+def amount(objective: str, value: float) -> str:
+    """What plans are compared by, with its unit; money has none."""
+    if objective == "cost":
+        return f"{value:.4g} a step"
+    return nbytes(value) if objective == "memory" else seconds(value)
+
+
+def in_words(config: Config, shares: Sequence[int] = ()) -> list[str]:
+    """What a configuration means, one line for each thing that it does; `shares` of a batch on every copy, if they are
+    not all alike."""
+    found = []
+    if shares:
+        sequences = [share * config.batch // sum(shares) for share in shares]
+        each = ", ".join(f"{len(list(run))} x {size}" for size, run in groupby(sequences))
+        found.append(f"data parallel {config.dp}: of {config.batch} sequences of a micro-batch copies take {each}")
+    elif config.dp > 1:
+        found.append(
+            f"data parallel {config.dp}: {_several(config.mbs * config.microbatches, 'sequence')} a step on every copy"
+        )
+    if config.tp > 1:
+        beside = ", activations between blocks split along the sequence" if config.sp else ""
+        found.append(f"tensor parallel {config.tp}: heads, widths and vocabulary are split{beside}")
+    if config.cp > 1:
+        zigzag = ", zigzag" if config.zigzag else ""
+        found.append(f"context parallel {config.cp}: sequences are split, attention {CONTEXTS[config.context]}{zigzag}")
+    if config.ep > 1:
+        inside = f", each split over {config.etp} ranks" if config.etp > 1 else ""
+        found.append(f"expert parallel {config.ep}: experts are apart{inside}")
+    if config.pp > 1:
+        virtual = f", {config.vp} stages for each group of ranks" if config.vp > 1 else ""
+        layers = "+".join(map(str, config.stage_blocks)) or config.split
+        found.append(f"pipeline parallel {config.pp}: schedule {config.schedule}{virtual}, layers shared {layers}")
+    over = f" over {config.shard} ranks each" if config.shard else ""
+    again = "" if config.regather or config.zero < 3 else ", parameters kept from forward to backward"
+    shared = f"ZeRO-{config.zero}: {ZERO[config.zero]} are shared out{over}{again}"
+    found.append(
+        shared if config.zero else f"no ZeRO: {ZERO[0]}" if config.dp * config.cp > 1 else "no copies to share"
+    )
+    mean = " on average" if shares else ""
+    found.append(f"{_several(config.microbatches, 'micro-batch', 'es')} of {_several(config.mbs, 'sequence')}{mean}")
+    found.append(f"computed again in the backward pass: {_again(config)}")
+    found += [f"in the host's memory: {WAITING[kind]}" for kind in Offload.parse(config.offload).kinds]
+    return found
+
+
+def _several(number: int, what: str, plural: str = "s") -> str:
+    return f"{number:,} {what}{plural if number > 1 else ''}"
+
+
+def _again(config: Config) -> str:
+    return RECOMPUTED.get(config.recompute, config.recompute)
+
+
+def _stages(plan: Plan) -> Table:
+    """Neighbours that run the same on equal meshes are one row, with the memory of the fullest of them."""
+    shown = new_table("stages", "stage", "blocks", "mesh", "peak memory", "capacity", "left", "fullest at")
+    names = []
+    for stage, blocks in zip(plan.decisions.stages, plan.blocks, strict=True):
+        what = ", ".join(f"{number} x {name}" if number > 1 else name for name, number in blocks)
+        names.append((what, str(stage.mesh)))
+    for numbers, row in rows_alike(names):
+        first, _, last = numbers.partition("-")
+        alike = plan.prediction.stages[int(first) : int(last or first) + 1]
+        held = max((stage.memory for stage in alike), key=lambda memory: memory.peak_bytes - memory.capacity_bytes)
+        left = held.capacity_bytes - held.peak_bytes
+        memory = nbytes(left) if left >= 0 else f"short {nbytes(-left)}"
+        shown.add_row(numbers, *row, nbytes(held.peak_bytes), nbytes(held.capacity_bytes), memory, held.instant)
+    return shown
+
+
+def _rivals(title: str, first: str, rivals: Sequence[Rival]) -> Table:
+    named = any(one.name for one in rivals)
+    shown = new_table(
+        title, *([first] if named else []), "configuration", "step time", "x", "peak memory", "why it lost"
+    )
+    for column in shown.columns[: 1 + named]:
+        column.justify = "left"
+    shown.columns[-1].justify = "left"
+    for one in rivals:
+        numbers = (seconds(one.step_time_s), f"{one.slower:.3f}", nbytes(one.peak_memory_bytes))
+        cells = (short(one.config), *numbers) if one.config else ("", "-", "-", "-")
+        shown.add_row(*([one.name] if named else []), *cells, one.lost)
+    return shown
+
+
+def difference_table(title: str, differences: Sequence[tuple[str, float]]) -> Table:
+    """Seconds more or less, by what they go to; they add up to what is between two step times."""
+    shown = new_table(title, "", "time")
+    for name, more_s in differences:
+        if more_s:
+            shown.add_row(name, f"{'+' if more_s > 0 else '-'}{seconds(abs(more_s))}")
+    total_s = sum(more_s for _, more_s in differences)
+    shown.add_row("together", f"{'-' if total_s < 0 else '+'}{seconds(abs(total_s))}")
+    return shown
+
+
+def short(config: Config) -> str:
+    """A configuration without what goes without saying."""
+    usual = {"pp": 1, "tp": 1, "recompute": "none", "zero": 0}
+    words = str(config).split(",")
+    kept = [text for text in words if text not in {f"{name}={word(value)}" for name, value in usual.items()}]
+    if config.pp == 1:
+        kept = [text for text in kept if not text.startswith("schedule=")]
+    return ",".join(text for text in kept if not text.startswith("microbatches="))
+
+
+def _binding(console: Console, plan: Plan) -> None:
+    if plan.binding:
+        console.print("\nwhat binds", style="bold")
+    for one in plan.binding:
+        console.print(f"{one.kind}: {one.what}")
+
+
+def _space(console: Console, plan: Plan) -> None:
+    bounds = plan.bounds
+    counts = ", ".join(f"{number:,} {COUNTED[name]}" for name, number in bounds.counts.items() if number)
+    console.print(f"declared space: {counts}")
+    constraints = [f"{name} {' or '.join(map(word, values))}" for name, values in bounds.only.items()]
+    constraints += [f"{name} not {' or '.join(map(word, values))}" for name, values in bounds.never.items()]
+    constraints += [str(pin) for pin in bounds.modules]
+    if constraints:
+        console.print(f"asked for: {', '.join(constraints)}")
+    console.print(f"left out: {'; '.join(bounds.truncated)}")
+    if not bounds.complete:
+        console.print("the search was cut short: more time may find a better plan")
+
+
+COUNTED = {
+    "bases": "bases priced", "shapes": "shapes bounded", "full": "of them too full", "slow": "too slow",
+    "priced": "priced by the evaluator", "refused": "refused by the model or the target",
+    "unwritten": "passed over since no code is written for them", "left": "left that may be better",
+}  # fmt: skip
+
+
+# Nothing -------------------------------------------------------------------------------------------------------------
+
+
+def show_nothing(nothing: Nothing) -> None:
+    """Print what lacks least, and what would help, to standard output."""
+    console = new_console()
+    console.print("nothing fits", style="bold")
+    if nothing.nearest is not None:
+        stage, lack = nothing.short
+        memory = nothing.nearest.prediction.stages[stage].memory
+        needed, capacity = nbytes(memory.peak_bytes), nbytes(memory.capacity_bytes)
+        console.print(f"what lacks least is short {nbytes(lack)} on stage {stage}: {needed} of {capacity}")
+        console.print(f"  {nothing.nearest.config}")
+    if not nothing.relaxations:
+        console.print("no single change that was tried helps: constraints, margin, batch, sequence, hosts")
+        return
+    console.print()
+    table = new_table("what would help, each tried", "", "change", "step time", "peak memory", "with")
+    table.columns[1].justify = table.columns[4].justify = "left"
+    for one in nothing.relaxations:
+        found = one.found
+        memory_used = nbytes(found.prediction.peak_memory_bytes)
+        table.add_row(one.kind, one.what, seconds(found.step_s), memory_used, short(found.config))
+    console.print(table)

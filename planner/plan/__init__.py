@@ -1,0 +1,12 @@
+"""A plan as a value, saved, taken up again, made small, and called.
+
+| module | what it has |
+|---|---|
+| `types` | `Plan`: what a search answers, what that was made for, what it costs, how good it is |
+| `schema`, `file` | `plan.json`: its schema, and `Plan` as text and back |
+| `reload` | a saved plan, lowered and priced again |
+| `emitted` | the same as the emitter takes it |
+| `twin` | the plan of a small model of the same structure, on a few processes |
+| `parallelize` | `meshwright.parallelize`: a plan's part of a module on this rank |
+| `units` | numbers as people read them |
+"""

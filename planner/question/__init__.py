@@ -1,0 +1,15 @@
+"""What is asked: read from options and files, checked, and held against plans.
+
+    command line, files → `Ask` (model, cluster, workload, target), `Asked` (constraints) → `Setting` → prices
+
+| module | what it has |
+|---|---|
+| `ask` | what the command line asks of a model on a cluster |
+| `pins`, `pin_schema` | what is fixed of a configuration; how the rest is filled in; the same in files |
+| `module_pins` | what is asked of single modules, by pattern |
+| `constraints` | --fix, --allow and --forbid: the only values of names, and those that must not be |
+| `held` | constraints read back from what was decided |
+| `objective` | what plans are compared by |
+| `pricing` | a `Setting`: the model at every batch, and the way from a configuration to its price |
+| `inspection`, `clusters` | what is seen in a model, and in a cluster, before anything is planned |
+"""

@@ -1,0 +1,122 @@
+"""What the command line asks of a model on a cluster, read and checked before the model is touched."""
+
+from __future__ import annotations
+
+import gc
+from argparse import Namespace
+from dataclasses import dataclass
+
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.ir.errors import PinRepeated, WorkloadImpossible, WorkloadMissing
+from meshwright.ir.frontends.load import in_dtype, load_model
+from meshwright.ir.target.capabilities import Capabilities
+from meshwright.ir.target.workload import STACK_OF_STYLE, Workload, stack_named, traced_in
+from meshwright.planner.question import pricing
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.module_pins import ModulePin, apart
+from meshwright.planner.question.pins import Pins, parse
+from meshwright.planner.question.pricing import Folds, Setting, target_of
+
+USUAL = ("bf16", "fp32")
+"""The precisions that are taken where none is asked for, the preferred one first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What the command line asks for, read and checked before the model is touched."""
+
+    model: str
+    cluster_reference: str
+    cluster: Cluster
+    workload: Workload
+    """Where --global-batch is left to the lines of --configs, of one sequence."""
+    global_batch: int | None
+    target: Capabilities
+    pins: Pins
+    seed: int
+    modules: tuple[ModulePin, ...] = ()
+    """What is asked of single modules of what is priced."""
+    notes: tuple[str, ...] = ()
+    """What was chosen otherwise than usual, and why."""
+
+    def setting(self) -> Setting:
+        """Load the model. It is captured when a batch is asked for."""
+        traced = traced_in(self.workload.precision)
+        source = in_dtype(load_model(self.model, dtype=traced), traced)
+        gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
+        folds = Folds(source, self.workload.seq, self.seed)
+        price = pricing.price_of(self.cluster)
+        return Setting(
+            folds,
+            self.cluster.ranks,
+            self.workload,
+            self.target,
+            price,
+            modules=self.modules,
+            constraints=Constraints.of(self.pins),
+        )
+
+
+def asked(args: Namespace) -> Ask:
+    """Read the arguments."""
+    if args.seq is None:
+        raise missing("--seq", "4096", "the tokens of one sequence", f"plan {args.verb}")
+    plain, modules = apart({"fix": args.fix})
+    pins = parse(plain["fix"])
+    if args.micro_batch is not None:
+        if pins.mbs not in (None, args.micro_batch):
+            raise PinRepeated(
+                place=f"--micro-batch {args.micro_batch}", cause=f"--fix says mbs={pins.mbs}", fix="give one of them"
+            )
+        pins = Pins(mbs=args.micro_batch).over(pins)
+    target, cluster = target_of(args.target), read_cluster(args.cluster)
+    precision, notes = precision_of(args.dtype, cluster)
+    return Ask(
+        model=args.model,
+        cluster_reference=args.cluster,
+        cluster=cluster,
+        workload=_workload(args, precision),
+        global_batch=args.global_batch,
+        target=target,
+        pins=pins,
+        seed=args.seed,
+        modules=modules,
+        notes=notes,
+    )
+
+
+def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, ...]]:
+    """The precision as asked for, whatever the devices can; else the first usual one that all of them have a peak for,
+    and what is to be said of it."""
+    devices = {pool.device.name: pool.device.dtypes for pool in cluster.pools}
+    usual = next((one for one in USUAL if all(one in known for known in devices.values())), USUAL[0])
+    if asked is not None or usual == USUAL[0]:
+        return asked or usual, ()
+    without = ", ".join(name for name, known in devices.items() if USUAL[0] not in known)
+    return usual, (f"precision {usual} instead of {USUAL[0]}, which {without} has no matrix peak for",)
+
+
+def missing(option: str, example: str, what: str, place: str = "plan estimate") -> WorkloadMissing:
+    """The refusal of a workload that lacks something."""
+    return WorkloadMissing(place=place, cause=f"{option} is missing", fix=f"give {what}: {option} {example}")
+
+
+def _workload(args: Namespace, precision: str) -> Workload:
+    stack = args.stack or STACK_OF_STYLE[args.style or "eager"]
+    workload = Workload(
+        global_batch=args.global_batch or 1,
+        seq=args.seq,
+        precision=precision,
+        optimizer=args.optimizer,
+        stack=stack_named(stack),
+        recipe=args.recipe or ("fp32" if traced_in(precision) == "fp32" else ""),
+        imbalance=args.imbalance,
+    )
+    if args.style not in (None, workload.stack.style):
+        raise WorkloadImpossible(
+            place="workload, style",
+            cause=f"stack {stack} runs {workload.stack.style}, not {args.style}",
+            fix=f"give one of them, or --stack {STACK_OF_STYLE[args.style]}",
+        )
+    return workload

@@ -1,0 +1,89 @@
+"""Plans with the optimizer's state in the host's memory, tried where memory binds.
+
+The declared space keeps everything on the device. Where nothing of it fits, or what would be faster than the answer
+does not, the state of the optimizer may be what is in the way: eight to twelve bytes of each parameter that only the
+end of the step reads. There the host makes the step (`offload=optimizer`, ZeRO-Offload), as slowly as its memory is.
+
+Which configurations are worth a price is estimated: those that the bounds of memory let in without that state and not
+with it, by what they take at least and by what the host takes for the largest state of a rank; first of bases by
+floors, then of their configurations by bounds. The bound of the space does not hold for these plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from heapq import nsmallest
+from operator import itemgetter
+
+from meshwright.cost_models.offload import step_bytes_per_element, stepped_bytes_per_s
+from meshwright.ir.errors import HostUnknown, MeshwrightError
+from meshwright.planner.bounds.bounds import Bounds
+from meshwright.planner.question.pins import Config
+from meshwright.planner.refine.partial_recompute import WORTH, may_wait
+from meshwright.planner.search.search import Search
+
+WORD = "optimizer"
+
+MOST_BASES = 12
+"""That are looked into, the quickest by floors."""
+MOST_TRIED = 12
+"""Configurations that are priced."""
+
+
+def improve(search: Search, stop: Callable[[], bool]) -> None:
+    """Price the plans with that state on the host that look best; what is faster than the answer becomes it."""
+    if not may(search):
+        return
+    try:
+        rate = min(stepped_bytes_per_s(pool.device) for pool in search.prices.cluster.pools)
+    except HostUnknown:
+        return
+    found = [one for base in _bases(search) for one in _promising(search, base, rate)]
+    for estimate_s, config in nsmallest(MOST_TRIED, found, key=itemgetter(0)):
+        if stop():
+            return
+        if estimate_s < WORTH * search.upper_s:
+            search.price(replace(config, offload=WORD))
+    search.settle()
+
+
+def may(search: Search) -> bool:
+    """Whether the target can, the optimizer has a state, and nobody asks for something else."""
+    workload = search.setting.workload
+    return may_wait(search, WORD) and bool(workload.states.master or workload.moments)
+
+
+def _bases(search: Search) -> list[Config]:
+    """The quickest by their work that have room for all but that state."""
+    space, floors, most = search.space, search.floors, search.space.most_sequences
+    found: list[tuple[float, int, Config]] = []
+    for number, base in enumerate(space.bases()):
+        used, work_s = floors.used_bytes(base, most), floors.work_s(base, most)
+        for sized in space.pipelined(base):
+            step_s = sized.microbatches / sized.pp * work_s * floors.common.straggling
+            fullest = floors.fullest(sized, used, hosted=True) if step_s < WORTH * search.upper_s else None
+            if fullest is not None and floors.common.with_runtime(fullest).min() <= floors.common.capacity:
+                found.append((step_s, number, base))
+    quickest = dict.fromkeys(base for _, _, base in sorted(found))
+    return list(quickest)[:MOST_BASES]
+
+
+def _promising(search: Search, base: Config, bytes_per_s: float) -> Iterator[tuple[float, Config]]:
+    """Configurations of a base that do not fit for that state, with what they may take."""
+    workload = search.setting.workload
+    host_s = step_bytes_per_element(workload) / ((workload.states.master + workload.moments) * bytes_per_s)
+    try:
+        bounds = Bounds(search.common, search.floors.priced(base))
+    except MeshwrightError:
+        return
+    for pipeline in search.space.pipelines(base):
+        if bounds.step_s(pipeline) >= WORTH * search.upper_s:
+            continue
+        loads = bounds.loads(pipeline)
+        for storage in search.space.storages(pipeline):
+            lacks, without = (bounds.lacks_bytes(loads, pipeline, storage, hosted=hosted) for hosted in (False, True))
+            if without <= 0 < lacks:
+                config = storage.on(pipeline)
+                stepped_s = bounds.stepped_bytes(loads, pipeline, storage) * host_s
+                yield bounds.step_s(config, bounds.wires(config)) + stepped_s, config

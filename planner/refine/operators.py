@@ -1,0 +1,486 @@
+"""Operators chosen anew: what every axis does in every operator of a plan, by the block solver, body by body.
+
+    Decisions -> the ends, storage and recomputation of each body plan -> `solve_block` -> Decisions, priced
+
+A plan by names treats all operators by one table (`ir.names`): tensor parallelism cuts heads, ffn and vocabulary and
+leaves the rest, data parallelism cuts the batch. The block solver knows no names; here it may choose for every body of
+a plan that the named search found, on the mesh of its stages, within what the plan says otherwise:
+
+    storage     the same level of ZeRO over the same axes (`_Kept.of`); which dimension is cut may change
+    again       the same values computed again in the backward pass
+    layouts     zigzag on the axes that use it
+    pins        what is asked of single modules (`ir.names.pinned`): only options that do it are offered
+    ties        what several bodies hold, an embedding that is the head too, is read and stored alike by all
+    ends        *same ends*: values enter and leave bodies as before, so that each body can change by itself.
+                *free ends*: differentiable values that go between bodies lie as the block that is called most wants
+                them, closed to itself, and all other bodies follow. Only where all stages have one mesh
+
+The block solver adds up parts; what the step makes of them (pipeline, what hides behind what) only the evaluator knows.
+So every body is solved under both extremes of what hides (`Terms.hides`), and the evaluator judges each change: changes
+are taken body by body as long as the plan gets better, then all are tried together. Where a change is faster and too
+large, the body is solved again within what is left of memory, or a part of it (`LEANER`). The plan that came in is
+always among the answers: none is worse.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.prices import Prices
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.names.pinned import Allowed
+from meshwright.ir.program.spread import compute_placements
+from meshwright.ir.same import Same
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import ZIGZAG, State
+from meshwright.planner.block import Space, Terms, cost_of_plan
+from meshwright.planner.block.build import Block, build
+from meshwright.planner.block.plan import body_plan, chosen_of, neighbours
+from meshwright.planner.block_solver.elimination import elimination
+from meshwright.planner.question.module_pins import resolved
+from meshwright.planner.question.pricing import Setting
+from meshwright.planner.refine.interfaces import End, handed_on, tied
+from meshwright.planner.refine.placement.placement import Worth, worth
+from meshwright.planner.refine.waiting import parts_badly
+
+LEAST_GAIN = 1e-4
+"""Of the step: a change that gains less is not worth a plan that no person would write."""
+
+LEANER = (1.0, 0.5, 0.0)
+"""Of what is left of memory, shares that a body may take where its best plan is too large."""
+
+MOST_AXES = 3
+"""Of a mesh on which every body is solved. On more, states are so many that a block of Llama takes minutes; there only
+bodies of at most `FEW` operators are, which is the embedding: it takes half a second (two cores, 2026-11)."""
+
+FEW = 3
+
+MOST_NEAR = 200
+"""Plans that are one choice away from a body's, for which all are priced: a few seconds for bodies of five operators;
+blocks of a real model, which have some thousand, are left to the solver."""
+
+Blocks = dict[tuple[object, ...], Block]
+"""Block problems built before, by fold, body, mesh, ranks and layouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharpened:
+    """A plan and its price; `changed` are the body plans whose operators are not as they came in."""
+
+    decisions: Decisions
+    prediction: Prediction
+    changed: tuple[str, ...]
+
+    @property
+    def worth(self) -> Worth:
+        return worth(self.prediction)
+
+    @property
+    def step_s(self) -> float:
+        return self.prediction.step_time_s
+
+
+def sharpened(
+    setting: Setting,
+    decisions: Decisions,
+    fold: Fold,
+    global_batch: int,
+    prices: Prices,
+    *,
+    limit_s: float | None = None,
+    blocks: Blocks | None = None,
+    free_ends: bool = True,
+    free_copies: bool = True,
+) -> list[Sharpened]:
+    """The plan with operators chosen anew, the best first; the last is the plan as it came in, and none is worse.
+    `limit_s` is when to start nothing more; without it the answer depends on nothing but the arguments. `blocks` may be
+    shared among plans of one setting: what their bodies have in common is priced once. Without `free_ends` values
+    between bodies stay as they lie: where someone pinned that, sequence parallelism for instance; without `free_copies`
+    copies of the model have data, and what they store, of their own."""
+    until_s = inf if limit_s is None else time.monotonic() + limit_s
+    work = _Work(setting, fold, global_batch, prices, decisions, until_s, {} if blocks is None else blocks)
+    start = work.judged({})
+    best = work.climbed(start, work.same_ends())
+    if free_ends and not work.late():
+        best = work.freed(best)
+    badly = any(parts_badly(one.decisions, one.prediction) for one in (start, best))
+    if free_ends and free_copies and not work.late() and badly:
+        best = work.alike(work.freed(best, data=True))
+    if free_copies and badly:
+        best = work.polished(best)
+    return [best, start] if best.changed else [start]
+
+
+def problems(setting: Setting, decisions: Decisions, fold: Fold, global_batch: int, prices: Prices) -> dict[str, Block]:
+    """For every body plan in use all that it may choose instead, by itself, with ends where it likes; of bodies
+    without operators nothing, since they hand on what they are given, and nothing on one rank."""
+    work = _Work(setting, fold, global_batch, prices, decisions, inf, {})
+    return {name: work.block(name, {}, hides=True) for name in work.open}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a body plan says beside the choices of operators, as the block solver takes it."""
+
+    plan: BodyPlan
+    graph: Graph
+    stage: StagePlan
+    """The first one that uses the plan."""
+    space: Space
+    ends: Mapping[str, State]
+
+    @property
+    def inputs(self) -> set[str]:
+        return {item.value for item in self.graph.inputs}
+
+    @staticmethod
+    def of(
+        plan: BodyPlan,
+        graph: Graph,
+        stage: StagePlan,
+        pins: Mapping[str, Allowed],
+        usual: Space | None = None,
+    ) -> _Kept:
+        """`usual` is the space of the other bodies on this mesh: a body of which nothing can be stored otherwise does
+        not show what its plan would store."""
+        level, storing = _storage(plan, graph, stage.mesh)
+        if not level and usual is not None:
+            level, storing = usual.zero or 0, usual.storing or ()
+        states = dict(plan.states)
+        ends = {item.value: State.replicated(len(graph.types[item.value].shape)) for item in graph.inputs}
+        space = Space(
+            zero=level,
+            storing=storing,
+            regather=plan.regather,
+            recompute=plan.recompute,
+            zigzag=_zigzag(plan, stage.mesh),
+            pins=pins,
+        )
+        ends |= {value: states[value] for value in _ends(graph) if value in states}
+        return _Kept(plan, graph, stage, space, ends)
+
+
+def _storage(plan: BodyPlan, graph: Graph, mesh: Mesh) -> tuple[int, tuple[str, ...]]:
+    """The level of ZeRO that a plan stores by, and the axes that it stores over."""
+    compute = compute_placements(graph, plan, mesh) if plan.storage else {}
+    level, axes = 0, set[str]()
+    for item in plan.storage:
+        at = compute[item.path]
+        kinds = (item.optimizer, item.grads, item.params)
+        level = max(level, *(number for number, kind in enumerate(kinds, 1) if kind != at), 0)
+        axes.update(axis for axis in mesh.names if at.on(axis) is None and item.optimizer.on(axis) is not None)
+    return level, tuple(axis for axis in mesh.names if axis in axes)
+
+
+def _zigzag(plan: BodyPlan, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that cut something in a zigzag."""
+    made = [pair for _, strategy in plan.strategies for pair in strategy.choices]
+    found = {axis for axis, choice in made if isinstance(choice, Split) and choice.layout == ZIGZAG}
+    dims = [dim for _, state in plan.states for dim in state.dims]
+    found |= {shard.axis for dim in dims for shard in dim if shard.layout == ZIGZAG}
+    return tuple(axis for axis in mesh.names if axis in found)
+
+
+Constraints = Mapping[str, Sequence[BodyPlan]]
+"""For body plans, by name, others that may take their place."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """Changes to one plan."""
+
+    setting: Setting
+    fold: Fold
+    global_batch: int
+    prices: Prices
+    decisions: Decisions
+    until_s: float
+    blocks: Blocks
+    calls: list[Counter[str]] = field(default_factory=list)
+    """Of every body plan, stage by stage."""
+    kept: dict[str, _Kept] = field(init=False)
+    """Body plans in use, those that are called most first; at the end those that only hand values on."""
+    tied: list[tuple[End, ...]] = field(init=False)
+    """Parameters that several bodies hold, and lay alike when the plan came in."""
+
+    def __post_init__(self) -> None:
+        bodies = [call.body.name for call in self.fold.calls()]
+        stage_of: dict[str, StagePlan] = {}
+        for number, stage in enumerate(self.decisions.stages):
+            plans = self.decisions.plans_for(number, bodies[stage.first : stage.last])
+            self.calls.append(Counter(plan.name for plan in plans))
+            stage_of = {plan.name: stage for plan in plans} | stage_of
+        calls = sum(self.calls, Counter[str]())
+        kept: dict[str, _Kept] = {}
+        usual: dict[Mesh, Space] = {}
+        asked = resolved(self.setting.modules, self.fold)
+        for name, _ in sorted(calls.items(), key=lambda pair: (self.hands_on(pair[0]), -pair[1])):
+            plan, stage = self.decisions.plan[name], stage_of[name]
+            graph, pins = self.fold.body[plan.body].graph, asked.of(plan.body)
+            kept[name] = _Kept.of(plan, graph, stage, pins, usual.get(stage.mesh))
+            usual.setdefault(stage.mesh, kept[name].space)
+        self.kept = kept
+        self.tied = [held for held in tied(self.fold) if len(self.places(self.decisions.plan, held)) == 1]
+
+    def late(self) -> bool:
+        return time.monotonic() >= self.until_s
+
+    def hands_on(self, name: str) -> bool:
+        """Whether the body of a plan has no operators: what comes in goes on to blocks as it is."""
+        return not self.fold.body[self.decisions.plan[name].body].graph.ops
+
+    @property
+    def open(self) -> list[str]:
+        """The body plans that have anything to choose."""
+        return [name for name, kept in self.kept.items() if kept.stage.mesh.names and not self.hands_on(name)]
+
+    # the evaluator
+
+    def judged(self, instead: Mapping[str, BodyPlan]) -> Sharpened:
+        """The plan with other body plans in the place of some."""
+        plans = tuple(instead.get(plan.name, plan) for plan in self.decisions.plans)
+        changed = tuple(new.name for old, new in zip(self.decisions.plans, plans, strict=True) if not _same(old, new))
+        trial = self.setting.allowed(replace(self.decisions, plans=plans), self.fold)
+        prediction = self.setting.price(self.setting.lowered(self.fold, trial, self.global_batch))
+        return Sharpened(trial, prediction, changed)
+
+    def tried(self, best: Sharpened, instead: Mapping[str, BodyPlan]) -> Sharpened | None:
+        """The best plan so far with other body plans; None if they do not fit together, or the target refuses."""
+        whole = {plan.name: plan for plan in best.decisions.plans} | dict(instead)
+        if all(_same(plan, best.decisions.plan[name]) for name, plan in instead.items()):
+            return None
+        if any(len(self.places(whole, held)) > 1 for held in self.tied):
+            return None
+        try:
+            return self.judged(whole)
+        except MeshwrightError:
+            return None
+
+    def places(self, plans: Mapping[str, BodyPlan], held: Sequence[End]) -> set[tuple[object, ...]]:
+        """Where the holders of a tied parameter read and store it: there is one tensor, and no price for two."""
+        found = set[tuple[object, ...]]()
+        for name in self.kept:
+            plan, stage = plans[name], self.kept[name].stage
+            for body, path in held:
+                if plan.body == body:
+                    at = compute_placements(self.kept[name].graph, plan, stage.mesh)[path]
+                    stored = [(item.params, item.grads, item.optimizer) for item in plan.storage if item.path == path]
+                    found.add((at, *(stored or [(at, at, at)])))
+        return found
+
+    def climbed(self, best: Sharpened, constraints: Constraints) -> Sharpened:
+        """Change one body after the other as long as that is better, those that are called least first: what they
+        leave of memory others can use. Then all of them together."""
+        for name, plans in reversed(list(constraints.items())):
+            before = best
+            trials = [self.tried(before, {name: plan}) for plan in plans]
+            best = _best(best, trials)
+            if best is before and any(trial and _is_too_large(trial, best) for trial in trials):
+                best = self.leaner(best, name, plans[0])
+        return _best(best, [self.tried(best, {name: plans[0] for name, plans in constraints.items() if plans})])
+
+    def leaner(self, best: Sharpened, name: str, plan: BodyPlan) -> Sharpened:
+        """Within what is left of memory, the plan with the first change of a body that is better."""
+        own, room = self.used(best, name), self.room(best, name)
+        for share in LEANER if room else LEANER[-1:]:
+            found = self.solutions(name, dict(plan.states), own + share * room)
+            trial = _best(best, [self.tried(best, {name: lean}) for lean in found])
+            if trial is not best:
+                return trial
+        return best
+
+    # the block solver
+
+    def solutions(self, name: str, ends: Mapping[str, State], within: float = inf) -> list[BodyPlan]:
+        """The best plans of a body with these ends and within these bytes: where all hides that can, and where nothing
+        does."""
+        kept, found = self.kept[name], list[BodyPlan]()
+        if self.hands_on(name):
+            return [replace(kept.plan, states=tuple((value, ends.get(value, own)) for value, own in kept.plan.states))]
+        if not kept.stage.mesh.names:  # one rank has nothing to choose
+            return []
+        if len(kept.stage.mesh.names) > MOST_AXES and _operators(kept.graph) > FEW:
+            return []
+        boundary = {value: ends[value] for value in _ends(kept.graph) if value in ends}
+        for hides in (True, False):
+            if self.late():
+                break
+            limit_s = None if self.until_s == inf else max(0.0, self.until_s - time.monotonic())
+            try:
+                block = self.block(name, boundary, hides=hides)
+                problem = block.problem if within == inf else block.within(within, self.flying)
+                answer = elimination.solve(problem, limit_s=limit_s)
+            except MeshwrightError:  # no choice is legal with these ends, or too many are for a quick answer
+                continue
+            if answer.objective is None:
+                continue
+            plan = body_plan(block, answer.states, name)
+            # What comes in or goes out untouched (a constant) is no part of the problem.
+            open_ = tuple((value, state) for value, state in kept.ends.items() if value not in dict(plan.states))
+            plan = replace(plan, states=(*plan.states, *open_), first=kept.plan.first)
+            if not any(_same(plan, other) for other in found):
+                found.append(plan)
+        return found
+
+    def block(self, name: str, boundary: Mapping[str, State], *, hides: bool) -> Block:
+        """The problem of a body. What it has in common with one that was built before is taken from that."""
+        kept = self.kept[name]
+        body, stage, space = kept.plan.body, kept.stage, kept.space
+        key = Same(self.fold), body, stage.mesh, stage.ranks, space.zigzag
+        self.blocks[key] = build(
+            self.fold, body, stage.mesh, self.terms(name, hides=hides), space, boundary, self.blocks.get(key)
+        )
+        return self.blocks[key]
+
+    def terms(self, name: str, *, hides: bool) -> Terms:
+        workload = replace(self.setting.workload, global_batch=self.global_batch)
+        count = self.decisions.schedule.microbatches
+        return Terms.of(self.prices, workload, self.kept[name].stage.ranks, self.setting.target, count, hides)
+
+    @property
+    def flying(self) -> int:
+        """Micro-batches between their forward and their backward pass on the first ranks, at most."""
+        return min(self.decisions.schedule.microbatches, len(self.decisions.groups))
+
+    def used(self, best: Sharpened, name: str) -> float:
+        """Bytes that one call of a body takes now."""
+        kept = self.kept[name]
+        cost = cost_of_plan(kept.graph, best.decisions.plan[name], kept.stage.mesh, self.terms(name, hides=True))
+        return self.flying * cost.saved_bytes + cost.state_bytes
+
+    def room(self, best: Sharpened, name: str) -> float:
+        """Bytes that are left for each call of a body on the ranks that have least."""
+        calls, left = Counter[tuple[int, ...]](), dict[tuple[int, ...], float]()
+        for number, stage in enumerate(self.decisions.stages):
+            memory = best.prediction.stages[number].memory
+            calls[stage.ranks] += self.calls[number][name]
+            left[stage.ranks] = max(0.0, memory.capacity_bytes - memory.peak_bytes)
+        return min(left[ranks] / count for ranks, count in calls.items() if count)
+
+    def same_ends(self) -> Constraints:
+        """For every body plan others with the same ends."""
+        return {name: self.solutions(name, kept.ends) for name, kept in self.kept.items()}
+
+    def freed(self, best: Sharpened, *, data: bool = False) -> Sharpened:
+        """With free ends: the body that is called most as it likes best, all others in accord. Only all together fit
+        together; from there on bodies change one by one. `data`: what enters the model may lie otherwise, too."""
+        if len({stage.mesh for stage in self.decisions.stages}) > 1:
+            return best
+        groups, settled = handed_on(self.fold), dict[End, State]()
+        moved: dict[str, Sequence[BodyPlan]] = {}
+        for name, kept in self.kept.items():
+            fixed, open_ = dict[str, State](), dict[str, End]()
+            for value, state in kept.ends.items():
+                group = groups.get((kept.plan.body, value))
+                if group is None or value not in kept.graph.differentiable:
+                    if not (data and group is None and value in kept.inputs):
+                        fixed[value] = state
+                elif group in settled:
+                    fixed[value] = settled[group]
+                else:
+                    open_[value] = group
+            found = self.solutions(name, fixed)
+            loose = {*open_, *(value for value in kept.inputs - fixed.keys() if data)}
+            other = [
+                plan for plan in found if any(dict(plan.states).get(v, kept.ends[v]) != kept.ends[v] for v in loose)
+            ]
+            if not found or not (other or moved):
+                return best  # nothing to be had, or nothing but the same ends
+            chosen = dict((other or found)[0].states)
+            settled |= {group: chosen[value] for value, group in open_.items()}
+            moved[name] = [plan for plan in found if all(dict(plan.states)[value] == chosen[value] for value in open_)]
+        together = self.tried(best, {name: plans[0] for name, plans in moved.items()})
+        return _best(best, [self.climbed(together, moved)]) if together else best
+
+    def polished(self, best: Sharpened) -> Sharpened:
+        """Small bodies with single choices changed as long as the evaluator finds that faster: of launches, which may
+        be what matters there, block problems know nothing."""
+        for name in self.open:
+            improved = True
+            while improved and not self.late():
+                before = best
+                for plan in self.near(best.decisions.plan[name]):
+                    best = _best(best, [self.tried(best, {name: plan})])
+                improved = best is not before
+        return best
+
+    def near(self, plan: BodyPlan) -> Iterator[BodyPlan]:
+        """Plans that are one choice away, of a body with few choices."""
+        kept = self.kept[plan.name]
+        boundary = {value: state for value, state in plan.states if value in _ends(kept.graph)}
+        try:
+            block = self.block(plan.name, boundary, hides=True)
+        except MeshwrightError:
+            return
+        chosen = chosen_of(block, plan)
+        if chosen is not None and sum(len(one.costs) - 1 for one in block.problem.variables) <= MOST_NEAR:
+            for near in neighbours(block, chosen):
+                made = body_plan(block, near, plan.name)
+                open_ = tuple((value, state) for value, state in plan.states if value not in dict(made.states))
+                yield replace(made, states=(*made.states, *open_), first=plan.first)
+
+    def alike(self, best: Sharpened) -> Sharpened:
+        """With nothing split: all ranks do the same; from there on bodies change one by one, between ends that every
+        rank has whole."""
+        whole = {
+            name: replace(
+                kept.plan,
+                strategies=(),
+                states=tuple((value, State.replicated(len(state.dims))) for value, state in kept.plan.states),
+                storage=(),
+            )
+            for name, kept in self.kept.items()
+        }
+        together = self.tried(best, whole)
+        if together is None:
+            return best
+        constraints = {name: self.solutions(name, dict(plan.states)) for name, plan in whole.items()}
+        return _best(best, [together, self.climbed(together, constraints)])
+
+
+def _ends(graph: Graph) -> tuple[str, ...]:
+    """Inputs and outputs."""
+    return (*(item.value for item in graph.inputs), *graph.outputs)
+
+
+def _operators(graph: Graph) -> int:
+    """Those that gradients pass through."""
+    return sum(not graph.differentiable.isdisjoint(op.results) for op in graph.ops)
+
+
+def _same(one: BodyPlan, other: BodyPlan) -> bool:
+    """Whether two plans of a body decide the same, in whatever order they say it."""
+    if one is other:
+        return True
+    storage = [{item.path: item for item in plan.storage} for plan in (one, other)]
+    return (
+        dict(one.strategies) == dict(other.strategies)
+        and dict(one.states) == dict(other.states)
+        and storage[0] == storage[1]
+    )
+
+
+def _best(best: Sharpened, trials: Sequence[Sharpened | None]) -> Sharpened:
+    """The best of several; the first, if none is faster by so much that it counts and lacks no more memory, and none
+    fits where it does not."""
+    for trial in trials:
+        if trial is None:
+            continue
+        lack, least = trial.worth[0], best.worth[0]
+        if (lack <= least and trial.step_s < best.step_s * (1 - LEAST_GAIN)) or (lack == 0 < least):
+            best = trial
+    return best
+
+
+def _is_too_large(trial: Sharpened, best: Sharpened) -> bool:
+    """Whether a plan would be better if more memory were there."""
+    return trial.worth[0] > best.worth[0] and trial.step_s < best.step_s * (1 - LEAST_GAIN)

@@ -1,0 +1,190 @@
+"""Plans between those of the space: of every stage the first few layers computed again, or what they keep on the host.
+
+The space knows recomputation of all layers or of none. A configuration that computes nothing again, would be faster
+than the answer and is a little too full may fit with a few layers treated so, at a fraction of what all of them cost:
+
+    full_layers:N      computed again (Megatron-LM's recompute method "block")
+    activations:N      kept on the host, where the target can (Megatron-LM's cpu_offloading_num_layers)
+
+Which configurations are worth a try is estimated: what they take as they are, and the share of their activations that
+does not fit times what it costs to treat all of them so; first of bases by floors, then of their configurations by
+bounds. Of each that looks best the least N that fits is sought; the evaluator prices every step.
+The bound of the space does not hold for these plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from math import inf
+from operator import itemgetter
+
+from meshwright.cost_models.hardware.devices import LOOPBACK
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.bounds.bounds import Bounds
+from meshwright.planner.question.pins import Config
+from meshwright.planner.search.search import Search
+
+MOST_KINDS = 8
+"""Of bases, that are looked into."""
+MOST_ALIKE = 2
+"""Bases of one kind, which differ in the sequences of a micro-batch."""
+MOST_TRIED = 10
+"""Configurations, of those that differ in schedule or in the copies that share storage the quickest."""
+WORTH = 0.99
+"""Of the answer: what is not estimated to be faster by this much is left alone."""
+
+
+def improve(search: Search, stop: Callable[[], bool]) -> None:
+    """Price the plans between that look best; what is faster than the search's answer becomes it."""
+    if search.best is None or "none" not in search.space.recompute():
+        return
+    for way in ways(search):  # each by its own estimates: what seems to cost nothing on the host is no better for that
+        quickest: dict[tuple[object, ...], tuple[float, Config]] = {}
+        for base in bases(search, way):
+            for step_s, config in promising(search, base, way):
+                key = base, config.pp, config.zero, config.regather
+                if key not in quickest or step_s < quickest[key][0]:
+                    quickest[key] = step_s, config
+        for _, config in nsmallest(MOST_TRIED, quickest.values(), key=itemgetter(0)):
+            if stop():
+                return
+            _fitted(search, config, way)
+    search.settle()
+
+
+@dataclass(frozen=True, slots=True)
+class Treated:
+    """What it costs at least that activations of a micro-batch of a base need no room: computed again, or sent to the
+    host and back behind the work of other layers."""
+
+    work_s: float
+    """Of the micro-batch itself."""
+    treated_s: float
+    """Of all its activations."""
+    behind_s: float
+    """What of that takes no time, behind the work."""
+
+    @staticmethod
+    def of(search: Search, base: Config, way: Way) -> Treated:
+        floors, most = search.floors, search.space.most_sequences
+        work_s = floors.work_s(base, most)
+        if way is RECOMPUTED:
+            return Treated(work_s, floors.work_s(replace(base, recompute="full"), most) - work_s, 0.0)
+        kept = sum(
+            times * one for (_, times), one in zip(floors.common.calls, floors.kept_bytes(base, most), strict=True)
+        )
+        wire = max(pool.device.host_link.share_bytes_per_s for pool in search.prices.cluster.pools)
+        return Treated(work_s, 2 * kept / wire, 2 * work_s / 3)  # there behind a third of the work, forward, and back
+
+    def seconds(self, share: float) -> float:
+        """Of this share of all activations, for one micro-batch on all stages."""
+        return max(0.0, share * self.treated_s - self.behind_s)
+
+
+def bases(search: Search, way: Way) -> list[Config]:
+    """Bases of the kinds that were priced, the quickest kinds first (plans that a person would write are among them,
+    whether they fit or not), that compute nothing again: of each the quickest, with what does not fit treated."""
+    space, floors = search.space, search.floors
+    room = floors.common.capacity - floors.common.with_runtime(0.0)
+    ranked = sorted(search.found.values(), key=lambda one: (one.step_s, str(one.config)))
+    kinds = list(dict.fromkeys(_kind(one.config) for one in ranked))[:MOST_KINDS]
+    alike: dict[tuple[object, ...], list[tuple[float, int, Config]]] = {kind: [] for kind in kinds}
+    for number, base in enumerate(space.bases()):
+        if base.recompute != "none" or _kind(base) not in alike:
+            continue
+        treated = Treated.of(search, base, way)
+        kept, least = (
+            floors.kept_bytes(replace(base, recompute=again), space.most_sequences) for again in ("none", "full")
+        )
+        for sized in space.pipelined(base):
+            times = sized.microbatches / sized.pp * floors.common.straggling
+            fullest, state = (floors.fullest_bytes(sized, one, sharded=True) for one in (kept, least))
+            if times * treated.work_s < WORTH * search.upper_s and state < min(room, fullest) and fullest < inf:
+                share = max(0.0, fullest - room) / (fullest - state)
+                alike[_kind(base)].append((times * (treated.work_s + treated.seconds(share)), number, base))
+    quickest = [dict.fromkeys(base for _, _, base in sorted(several)) for several in alike.values()]
+    return [base for several in quickest for base in list(several)[:MOST_ALIKE]]
+
+
+def _kind(config: Config) -> tuple[object, ...]:
+    return config.tp, config.cp, config.ep, config.etp, config.context
+
+
+def promising(search: Search, base: Config, way: Way) -> Iterator[tuple[float, Config]]:
+    """Configurations of a base that do not fit as they are, with what they may take if they did, where that is less
+    than the answer takes."""
+    space, most, treated = search.space, WORTH * search.upper_s, Treated.of(search, base, way)
+    try:
+        bounds = Bounds(search.common, search.floors.priced(base))
+    except MeshwrightError:
+        return
+    for pipeline in space.pipelines(base):
+        if bounds.step_s(pipeline) >= most:
+            continue
+        loads = bounds.loads(pipeline)
+        most_kept = max(load.before for load in loads)
+        for storage in space.storages(pipeline):
+            lacks = bounds.lacks_bytes(loads, pipeline, storage)
+            if not 0 < lacks < most_kept:
+                continue
+            config = storage.on(pipeline)
+            step_s = bounds.step_s(config, bounds.wires(config))
+            step_s += treated.seconds(lacks / most_kept) * pipeline.microbatches / pipeline.pp
+            if step_s < most:
+                yield step_s, config
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A name whose value says how many layers of every stage are treated; `whole`: all of them may be."""
+
+    name: str
+    word: str
+    whole: bool
+
+    def of(self, config: Config, layers: int) -> Config:
+        changed: dict[str, str] = {self.name: f"{self.word}:{layers}"}
+        return replace(config, **changed)  # type: ignore[arg-type]
+
+
+RECOMPUTED, HOSTED = Way("recompute", "full_layers", whole=False), Way("offload", "activations", whole=True)
+
+
+def ways(search: Search) -> list[Way]:
+    """How layers can be treated, as far as target and constraints let them."""
+    recomputed = "full" in search.space.recompute() and unasked(search, RECOMPUTED.name)
+    return [way for way, may in ((RECOMPUTED, recomputed), (HOSTED, may_wait(search, HOSTED.word))) if may]
+
+
+def may_wait(search: Search, kind: str) -> bool:
+    """Whether the target can have this in the host's memory, which is another one than the devices', and nobody asks
+    for anything of the kind."""
+    can = any(line.name == kind for line in search.space.target.offload)
+    apart = all(pool.device.host_link.kind != LOOPBACK for pool in search.prices.cluster.pools)
+    return can and apart and unasked(search, HOSTED.name)
+
+
+def unasked(search: Search, name: str) -> bool:
+    """Whether nobody asks for values of the name."""
+    return not any((search.space.constraints.only.get(name, ()), search.space.constraints.never.get(name, ())))
+
+
+def _fitted(search: Search, config: Config, way: Way) -> None:
+    """Price it with as few layers treated as fit, unless that is slower than the answer."""
+    layers = -(-search.space.layers // (config.pp * config.vp))
+    few, many = 1, layers if way.whole else layers - 1
+    most = search.price(way.of(config, many)) if many > 0 else None
+    if most is None or not most.fits:
+        return
+    many -= 1
+    while few <= many:
+        middle = (few + many) // 2
+        found = search.price(way.of(config, middle))
+        if found is None or (not found.fits and found.step_s >= search.upper_s):
+            return  # with more it takes longer still
+        if found.fits:
+            many = middle - 1
+        else:
+            few = middle + 1

@@ -1,0 +1,274 @@
+"""Copies on unlike devices: each takes as much of a batch, and holds as much of the state, as its devices can.
+
+    configurations -> those whose copies lie on unlike devices -> micro-batches large enough to be shared out unequally
+                   -> shares of the batch by speed -> shares of the state by room -> the best first
+
+Equal shares make fast devices wait. A copy that needs t seconds for a sequence has a rate of 1/t, and shares x have a
+pace of the largest x t: giving the sequences out one by one, each to the copy that would be done with it first, makes
+that least. The evaluator then prices the plan, and one sequence after another moves from the slowest kind of copy to
+another as long as it finds that better. Where a copy's memory is too full, what ZeRO cuts is shared out by the room
+that each copy has beside it (`ir.sharding.shares`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heapreplace
+from math import inf
+
+from meshwright.cost_models.memory.peak import held_by_peers
+from meshwright.cost_models.prediction import Held, Prediction
+from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.step import Step
+from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.program.program import Program
+from meshwright.ir.sharding.shares import axis_of, batch_shares, state_shares
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import Setting
+from meshwright.planner.refine.placement.placement import Worth, worth
+
+LAYOUT = "shares"
+"""What a target must be able to do (`ir.target.capabilities`)."""
+
+MOST_KINDS = 3
+"""Configurations whose batch is shared out, with all their micro-batches."""
+
+TIMES = (1, 0.5, 2, 0.25)
+"""A configuration's own micro-batch, that are tried."""
+
+LEAST = 2
+"""Sequences that a copy must have on average, for shares to differ."""
+
+PROMISES = 0.95
+"""Of an estimate, what pricing may find at best."""
+
+MOST_MOVES = 6
+FEW_MOVES = 2
+"""Times that sequences are moved, of plans that fit and of others."""
+
+LEAST_ROOM = 1e-3
+"""Of the roomiest copy's, what a copy without room counts as having: each holds a part of everything."""
+
+SLACK = 0.98
+"""Of the room that a copy has for states, the part that is meant to be filled: shards are whole rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """A plan whose copies take unequal shares, and the configuration that it was made of."""
+
+    config: Config
+    decisions: Decisions
+    prediction: Prediction
+    sizes: tuple[int, ...]
+    """Sequences of a micro-batch on each copy."""
+
+    @property
+    def worth(self) -> Worth:
+        return worth(self.prediction)
+
+
+def unevenly(
+    setting: Setting,
+    configs: Iterable[Config],
+    global_batch: int,
+    prices: Prices,
+    *,
+    below_s: float = inf,
+    grants: Callable[[Config], bool] = lambda config: True,
+    stop: Callable[[], bool] = lambda: False,
+) -> Uneven | None:
+    """The best plan with unequal shares that becomes of configurations, if it may take less than `below_s`; none where
+    all devices are alike, or the target cannot have it."""
+    if len(prices.cluster.pools) == 1 or LAYOUT not in {line.name for line in setting.target.layouts}:
+        return None
+    kinds: dict[tuple[object, ...], tuple[float, Config]] = {}
+    for config in configs:
+        if config.dp > 1 and not stop():
+            for case in _cases(setting, config, global_batch, prices):
+                found = (case.shared_s, config)
+                kinds[_kind(config)] = min(kinds.get(_kind(config), found), found, key=lambda one: one[0])
+    best: Uneven | None = None
+    for _, config in sorted(kinds.values(), key=lambda one: (one[0], str(one[1])))[:MOST_KINDS]:
+        for variant in _variants(config, global_batch):
+            for case in _cases(setting, variant, global_batch, prices) if grants(variant) and not stop() else ():
+                if case.shared_s * PROMISES < below_s:
+                    best = min(filter(None, (best, case.answer(below_s))), key=lambda one: one.worth, default=None)
+                    below_s = min(below_s, best.prediction.step_time_s) if best and best.prediction.fits else below_s
+    return best
+
+
+def _kind(config: Config) -> tuple[object, ...]:
+    """All but how large and how many micro-batches are."""
+    return tuple(value for name, value in config.to_json().items() if name not in ("mbs", "microbatches"))
+
+
+def _variants(config: Config, global_batch: int) -> Iterator[Config]:
+    """With other micro-batches, of at least two sequences a copy on average, as far as the batch divides."""
+    for times in TIMES:
+        mbs = int(config.mbs * times)
+        if mbs >= LEAST and mbs == config.mbs * times and global_batch % (config.dp * mbs) == 0:
+            yield replace(config, mbs=mbs, microbatches=global_batch // (config.dp * mbs))
+
+
+def _cases(setting: Setting, config: Config, global_batch: int, prices: Prices) -> Iterator[_Case]:
+    """A configuration in the orders of ranks in which copies lie on unlike devices: as it comes, and each copy, all its
+    stages, on neighbouring ranks."""
+    try:
+        fold, decisions = setting.fold(config), setting.decisions(config, global_batch)
+    except MeshwrightError:
+        return
+    if axis_of(decisions):
+        for order in (decisions, *([_copy_by_copy(decisions)] if config.pp > 1 else [])):
+            case = _Case(setting, config, global_batch, prices, fold, order)
+            if len(set(case.copies_s)) > 1:
+                yield case
+
+
+def _copy_by_copy(decisions: Decisions) -> Decisions:
+    """The plan with the ranks of every copy next to each other."""
+    axis, groups = axis_of(decisions), decisions.groups
+    mesh = decisions.stages[0].mesh
+    copies, size = mesh.axis(axis).size, mesh.size
+    places: dict[int, list[tuple[int, int]]] = {copy: [] for copy in range(copies)}
+    for number in range(len(groups)):
+        for place in range(size):
+            places[mesh.coordinates(place)[axis]].append((number, place))
+    ranks = {where: rank for rank, where in enumerate(where for copy in places.values() for where in copy)}
+    seats = {own: tuple(ranks[number, place] for place in range(size)) for number, own in enumerate(groups)}
+    return replace(decisions, stages=tuple(replace(stage, ranks=seats[stage.ranks]) for stage in decisions.stages))
+
+
+class _Case:
+    """One configuration in one order of ranks."""
+
+    def __init__(
+        self, setting: Setting, config: Config, global_batch: int, prices: Prices, fold: Fold, even: Decisions
+    ) -> None:
+        self.setting, self.config, self.global_batch, self.prices = setting, config, global_batch, prices
+        self.fold, self.even, self.axis = fold, even, axis_of(even)
+        self.program = self.lowered(even)
+        self.copies_s = self._copies_s()
+        """What a micro-batch takes on each copy, of equal shares."""
+
+    def lowered(self, plan: Decisions) -> Program:
+        return self.setting.lowered(self.fold, plan, self.global_batch)
+
+    def _copies_s(self) -> tuple[float, ...]:
+        workload = self.program.workload
+        assert workload is not None
+        step, known = Step(self.prices, self.program, workload), dict[tuple[object, ...], float]()
+        taken = [0.0] * self.even.stages[0].mesh.axis(self.axis).size
+        for index, stage in enumerate(self.program.stages):
+            for copy, ranks in enumerate(_by_copy(stage.mesh.coordinates, stage.ranks, self.axis, len(taken))):
+                devices = tuple(device.name for device in self.prices.devices(ranks))
+                key = (index, *devices)
+                if key not in known:
+                    known[key] = step.seconds_on(index, ranks)
+                taken[copy] = max(taken[copy], known[key])
+        return tuple(taken)
+
+    @cached_property
+    def shared_s(self) -> float:
+        """About what a step takes with shares by speed: all copies have the mean pace, not the slowest one's."""
+        mean = len(self.copies_s) / sum(1 / seconds for seconds in self.copies_s)
+        return self.setting.price(self.program).step_time_s * mean / max(self.copies_s)
+
+    def answer(self, below_s: float) -> Uneven | None:
+        """The best shares, priced; None where equal ones are. What is far from `below_s` is not moved."""
+        best = self.tried(by_speed(self.config.batch, self.copies_s))
+        if best is None or best.prediction.step_time_s * PROMISES > below_s:
+            return best
+        for _ in range(MOST_MOVES if best.prediction.fits else FEW_MOVES):
+            better = min(filter(None, map(self.tried, self._moves(best))), key=lambda one: one.worth, default=best)
+            if better.worth >= best.worth:
+                break
+            best = better
+        return best
+
+    def tried(self, sizes: tuple[int, ...]) -> Uneven | None:
+        """A plan with these shares of the batch, and where it does not fit with shares of states that do."""
+        if len(set(sizes)) == 1:
+            return None
+        try:
+            plan = self.setting.allowed(batch_shares(self.even, self.fold, sizes), self.fold)
+            program = self.lowered(plan)
+            prediction = self.setting.price(program)
+        except MeshwrightError:
+            return None
+        found = Uneven(self.config, plan, prediction, sizes)
+        return found if prediction.fits or not self.config.zero else self._roomier(found, program)
+
+    def _roomier(self, found: Uneven, program: Program) -> Uneven:
+        """With states shared out by room, if the target can have that and it helps."""
+        try:
+            plan = self.setting.allowed(state_shares(found.decisions, self.fold, self._rooms(program)), self.fold)
+        except MeshwrightError:
+            return found
+        again = replace(found, decisions=plan, prediction=self.setting.price(self.lowered(plan)))
+        return min(found, again, key=lambda one: one.worth)
+
+    def _moves(self, best: Uneven) -> Iterator[tuple[int, ...]]:
+        """One sequence from each copy of the slowest kind, where the plan does not fit of any, to as many of another;
+        and from one to one."""
+        kinds = sorted(set(self.copies_s), key=lambda seconds: -self._pace_s(best.sizes, seconds))
+        for giver in kinds[:1] if best.prediction.fits else kinds:
+            for taker in kinds:
+                givers = [at for at, own in enumerate(self.copies_s) if own == giver and best.sizes[at] > 1]
+                takers = [at for at, own in enumerate(self.copies_s) if own == taker and taker != giver]
+                for few in dict.fromkeys((min(len(givers), len(takers)), 1 if givers and takers else 0)):
+                    moved = list(best.sizes)
+                    for one, other in zip(givers[-few:], takers[:few], strict=True) if few else ():
+                        moved[one], moved[other] = moved[one] - 1, moved[other] + 1
+                    if few:
+                        yield tuple(moved)
+
+    def _pace_s(self, sizes: Sequence[int], seconds: float) -> float:
+        return max(size * seconds for size, own in zip(sizes, self.copies_s, strict=True) if own == seconds)
+
+    def _rooms(self, program: Program) -> list[float]:
+        """For every copy, the bytes that its ranks have for what is stored in shards."""
+        held = held_by_peers(program, self.prices.cluster, self.prices.profile.memory)
+        rooms = [inf] * len(self.copies_s)
+        for stage, own in zip(program.stages, held, strict=True):
+            by_copy = _by_copy(stage.mesh.coordinates, stage.ranks, self.axis, len(rooms))
+            for copy, ranks in enumerate(by_copy):
+                kinds = {self.prices.cluster.device(rank).name for rank in ranks}
+                for peers, one in own:
+                    if kinds & {self.prices.cluster.device(rank).name for rank in peers.ranks}:
+                        rooms[copy] = min(rooms[copy], _room_bytes(one, self.config.zero))
+        return [max(room, LEAST_ROOM * max(rooms)) for room in rooms]
+
+
+def _by_copy(
+    coordinates: Callable[[int], dict[str, int]], ranks: Sequence[int], axis: str, copies: int
+) -> list[tuple[int, ...]]:
+    """The ranks of every copy."""
+    found: list[list[int]] = [[] for _ in range(copies)]
+    for place, rank in enumerate(ranks):
+        found[coordinates(place)[axis]].append(rank)
+    return [tuple(own) for own in found]
+
+
+def _room_bytes(held: Held, zero: int) -> float:
+    """What a rank has for states that ZeRO cuts."""
+    stored = dict(held.parts)
+    cut = sum(stored[name] for name in ("optimizer", "gradients", "parameters")[:zero])
+    return (held.capacity_bytes - held.peak_bytes) * SLACK + cut
+
+
+def by_speed(batch: int, copies_s: Sequence[float]) -> tuple[int, ...]:
+    """So many sequences given out so that the slowest copy is done first: one to each, and every other one to the copy
+    that would be done with it first. `copies_s`: what each takes for as many."""
+    sizes = [1] * len(copies_s)
+    waiting = [(2 * seconds, copy) for copy, seconds in enumerate(copies_s)]
+    heapify(waiting)
+    for _ in range(batch - len(sizes)):
+        _, copy = waiting[0]
+        sizes[copy] += 1
+        heapreplace(waiting, ((sizes[copy] + 1) * copies_s[copy], copy))
+    return tuple(sizes)

@@ -1,0 +1,9 @@
+"""The search through the space: best first by bounds, until nothing left can be better.
+
+| module | what it has |
+|---|---|
+| `search` | the search for the fastest plan |
+| `pinned` | the same where something is asked of single modules |
+| `least_memory` | the same space, in the order of what configurations need at least |
+| `emittable` | the guard of answers: whether code is written for a plan |
+"""

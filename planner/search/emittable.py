@@ -1,0 +1,175 @@
+"""Whether code is written for a plan: the guard of what a search answers.
+
+    Setting, configuration, decisions -> Subject -> emitted in memory -> nothing, or the refusal
+
+A search asks before anything becomes its answer (`Search.written`), so what is answered can be emitted, and what is
+refused leaves the search as it was: the next best is looked for, with the same proof. A refusal of what is inside of
+bodies holds for all configurations that have the same there (`family_of`), so these are left out from then on. Only
+what would be the answer is asked about; the model is watched once for all of it (`Folds.calls`), and its code is
+printed and thrown away.
+
+Where no plan at all could be emitted, for the model has no file or the workload a stack or precision that no code is
+written for, there is nothing to choose: the search goes on as if there were no guard, and the answer says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.emit.read.subject import DEVICE, check_software
+from meshwright.backends.torch_.emit.write.hosts import Seat, check_order
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.decisions.apart import apart
+from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.errors import EmissionModule, MeshwrightError
+from meshwright.ir.program.program import Program
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import LEAST_BATCH, Setting
+
+CUDA = "torch-cuda"
+"""The target whose ranks are GPUs of hosts."""
+NOWHERE = Path()
+"""The folder of code that is not kept."""
+
+
+def subject_of(
+    setting: Setting, model: str, config: Config, decisions: Decisions, program: Program | None = None
+) -> Subject:
+    """A plan as the emitter takes it; `model` is the reference of the setting's model."""
+    calls = setting.folds.calls(model, config.batch)
+    fold, spelled = apart(setting.fold(config), decisions)
+    if program is None or spelled is not decisions:
+        program = setting.lowered(fold, spelled, setting.workload.global_batch)
+    return Subject(
+        fold=fold,
+        decisions=spelled,
+        program=program,
+        workload=setting.workload,
+        calls=calls,
+        config=str(config),
+    )
+
+
+def seats(cluster: Cluster) -> list[Seat]:
+    """Where every rank of a cluster is."""
+    found = []
+    for rank in range(cluster.ranks):
+        at = cluster.place(rank)
+        pool = cluster.pools[at.pool]
+        nic = at.slot * pool.ports // pool.gpus_per_host if pool.adapters else -1
+        kind = pool.adapters[0].kind if pool.adapters else ""
+        found.append(Seat(host=cluster.host_index(at), gpu=at.slot, nic=nic, network=kind))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A plan that would have been the answer, and why no code is written for it."""
+
+    config: Config
+    prediction: Prediction
+    refusal: MeshwrightError
+
+
+@dataclass(slots=True)
+class Emission:
+    """What is known of the code of one search's plans."""
+
+    setting: Setting
+    model: str
+    cluster: Cluster
+    passed: list[Passed] = field(default_factory=list)
+    outright: tuple[MeshwrightError, ...] | None = None
+    seats: list[Seat] | None = None
+    masked: dict[tuple[object, ...], MeshwrightError] = field(default_factory=dict)
+    """Families of configurations whose bodies no code is written for, with the refusal that says so."""
+    known: dict[Config, tuple[Decisions, MeshwrightError | None]] = field(default_factory=dict)
+    """What was answered of a configuration and the plan that it meant last."""
+
+    @staticmethod
+    def of(setting: Setting, model: str, cluster: Cluster) -> Emission | None:
+        """The guard of a search; none where its target is no runtime."""
+        return Emission(setting, model, cluster) if setting.target.target in DEVICE else None
+
+    def refused(self) -> tuple[MeshwrightError, ...]:
+        """What is refused of all plans alike, looked for once."""
+        if self.outright is None:
+            self.outright = tuple(self._outright())
+        return self.outright
+
+    def _outright(self) -> Iterator[MeshwrightError]:
+        setting = self.setting
+        try:
+            check_software(setting.workload, setting.target.target, setting.workload.stack.style)
+            setting.folds.calls(self.model, LEAST_BATCH)
+        except MeshwrightError as refusal:
+            yield refusal
+        yield from setting.target.unwritten(setting.workload, setting.folds.first(LEAST_BATCH).fold)
+
+    def refusal(self, config: Config, decisions: Decisions) -> MeshwrightError | None:
+        """Why a plan is not emitted, beside what is refused of all; None if it is."""
+        if self.refused():
+            return None
+        before = self.known.get(config)
+        if before is None or before[0] != decisions:
+            before = self.known[config] = decisions, self._refusal(config, decisions)
+        return before[1]
+
+    def _refusal(self, config: Config, decisions: Decisions) -> MeshwrightError | None:
+        try:
+            subject = subject_of(self.setting, self.model, config, decisions)
+            emit(subject, NOWHERE)
+            if decisions.target == CUDA:
+                self.seats = self.seats or seats(self.cluster)
+                check_order(decisions.groups, self.seats)
+        except MeshwrightError as refusal:
+            return refusal
+        return None
+
+    def writes(self, config: Config, decisions: Decisions, prediction: Prediction) -> bool:
+        """Whether a plan is emitted; one that is not is noted as passed over."""
+        refusal = self.refusal(config, decisions)
+        if refusal is not None:
+            self.passed.append(Passed(config, prediction, refusal))
+        return refusal is None
+
+    def writes_config(self, config: Config, prediction: Prediction) -> bool:
+        """Whether a configuration, as its names mean it, is emitted; if its bodies are not, those of its family are
+        not either."""
+        family = family_of(config)
+        known = self.masked.get(family)
+        refusal = known or self.refusal(config, self.setting.decisions(config, self.setting.workload.global_batch))
+        if refusal is not None:
+            self.passed.append(Passed(config, prediction, refusal))
+        if isinstance(refusal, EmissionModule):
+            self.masked[family] = refusal
+        return refusal is None
+
+    def masks(self, config: Config) -> bool:
+        """Whether a configuration is known not to be emitted."""
+        return bool(self.masked) and family_of(config) in self.masked
+
+    def notes(self) -> Iterator[str]:
+        """What is to be said of an answer where no plan can be emitted."""
+        for one in self.refused():
+            yield f"plan emit refuses this plan ({one.code}), {one.place}: {one.cause}; {one.fix}"
+
+
+def family_of(config: Config) -> tuple[object, ...]:
+    """What the plans of a configuration's bodies follow from, but for sizes of the batch: how it uses which mesh axes
+    inside of bodies, and what these store and compute again. Stages, schedules and micro-batches are around bodies."""
+    inside = config.tp, config.cp, config.ep, config.etp, config.sp, config.context, config.zigzag
+    kept = config.zero, config.regather, config.recompute, config.offload
+    return config.degrees().mesh().names, *inside, *kept
+
+
+def by_code(passed: Iterable[Passed]) -> dict[str, list[Passed]]:
+    """What was passed over, by the codes of refusals, in order."""
+    found: dict[str, list[Passed]] = {}
+    for one in passed:
+        found.setdefault(one.refusal.code, []).append(one)
+    return found

@@ -1,0 +1,346 @@
+"""The search: best first, until nothing left can be better.
+
+    baselines -> bases, priced -> shapes, bounded -> the evaluator, from the least bound upwards
+
+The plans that a person would write are priced first; the best of them is the answer until a better one is found. Then
+every base is priced once, every shape of it gets its bounds (`planner.bounds.bounds`), and the evaluator prices
+configurations in the order of their bounds. Once the least bound left is no better than the answer, the answer is
+proved: nothing in the declared space undercuts it. A search that ends before says how far the two are apart.
+
+What would be the answer is emitted first, in memory (`planner.search.emittable`): what no code is written for is no
+answer, so what is proved is proved of what can be emitted.
+
+Only the evaluator's prices are told. The order of work, and so the answer, depends on counts and never on the clock,
+unless a time limit cuts the search short.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.prices import Prices
+from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.bounds.bases import priced
+from meshwright.planner.bounds.bounds import Bounds, Common
+from meshwright.planner.bounds.coarse import CoarseBounds
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import LEAST_BATCH, Setting
+from meshwright.planner.search.emittable import Emission
+from meshwright.planner.space.baselines import Baseline
+from meshwright.planner.space.declared import Space
+
+CUT_SHORT = "not priced: the search was cut short"
+IMPOSSIBLE = "not possible: the batch, the cluster or what was asked for rule it out"
+"""Of baselines."""
+PROMISING = 0.97
+"""Of the answer so far."""
+MOST_PRICED = 600
+"""Configurations that the evaluator prices, unless more effort is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A configuration and its price."""
+
+    config: Config
+    prediction: Prediction
+
+    @property
+    def fits(self) -> bool:
+        return self.prediction.fits
+
+    @property
+    def step_s(self) -> float:
+        return self.prediction.step_time_s
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at."""
+
+    bases: int = 0
+    shapes: int = 0
+    full: int = 0
+    """Shapes that cannot fit."""
+    slow: int = 0
+    """Shapes that cannot be better than the answer was when they came up."""
+    priced: int = 0
+    refused: int = 0
+    """Configurations that the model or the target cannot have."""
+    unwritten: int = 0
+    """Plans that would have been the answer, and that no code is written for."""
+    left: int = 0
+    """Shapes that were not priced though they may be better."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Waiting:
+    """Something in the queue, least bound first, then first come: a base that is not priced yet, or, with the bounds of
+    its base, a configuration that is not."""
+
+    bound_s: float
+    number: int
+    config: Config = field(compare=False)
+    bounds: Bounds | None = field(default=None, compare=False)
+    ran: bool = field(default=False, compare=False)
+    """Whether its fine floor was taken; of a configuration, whether its schedule was run."""
+
+
+class Search:
+    """One search, step by step: `run` yields after every piece of work, and may be left at any time."""
+
+    def __init__(self, setting: Setting, prices: Prices, space: Space, most: int = MOST_PRICED) -> None:
+        self.setting, self.prices, self.space, self.most = setting, prices, space, most
+        self.best: Found | None = None
+        self.lower_s = 0.0
+        self.counts = Counts()
+        self.found: dict[Config, Found] = {}
+        """Everything that was priced, in order."""
+        self.refused: dict[Config, MeshwrightError] = {}
+        self.refusal: MeshwrightError | None = None
+        """The first that was met: where everything is refused, it says why."""
+        self.emission: Emission | None = None
+        """The guard of what becomes the answer, where code can be written for the target."""
+        self.baselines: dict[str, Found] = {}
+        """Those that have a price."""
+        self.unpriced: dict[str, str] = {}
+        """Why the others have none."""
+        self.heap: list[Waiting] = []
+        self.ceiling_s = inf
+        """What an answer must be below."""
+        self.expanded = False
+        """Whether every base is queued: from then on the least bound in the queue holds for all that is left."""
+        self.crowded: dict[tuple[object, ...], float] = {}
+        """Per family and recomputation, sequences of a micro-batch with which no shape fits; nor does any with more."""
+        self.quickest: dict[tuple[object, ...], float] = {}
+        """Per family and sequences, the least time of any shape that computes nothing again."""
+        self.common = Common(setting, prices, setting.folds.at(LEAST_BATCH))
+        self.floors = CoarseBounds(self.common, space)
+
+    def run(
+        self, known: Iterable[Baseline], first: Iterable[Config] = (), until_s: float | None = None
+    ) -> Iterator[None]:
+        """Search; `known` are plans to be held against, `first` other configurations to start with, `until_s` a time of
+        the monotonic clock to stop at."""
+
+        def late() -> bool:
+            return until_s is not None and time.monotonic() >= until_s
+
+        known = tuple(known)
+        self.unpriced = {baseline.name: CUT_SHORT if baseline.variants else IMPOSSIBLE for baseline in known}
+        for baseline in known:
+            for config in baseline.variants:
+                found = self.price(config)
+                if found:
+                    self.baselines[baseline.name] = found
+                    self.unpriced.pop(baseline.name, None)
+                    yield
+                elif baseline.name in self.unpriced:
+                    self.unpriced[baseline.name] = self.refused[config].cause
+                if found and found.fits:
+                    break
+        for config in first:
+            self.price(config)
+            yield
+        yield from self.steps(late)
+
+    def steps(self, late: Callable[[], bool]) -> Iterator[None]:
+        """Queue every base, and look into what has the least bound until nothing left can be better."""
+        for number, base in enumerate(self.space.bases()):
+            bound = self.floors.bound_s(base)
+            if bound < inf:
+                heapq.heappush(self.heap, Waiting(bound, number, base))
+            if late():
+                return
+        self.expanded = True
+        yield
+        while self.counts.priced + len(self.refused) < self.most and not late() and self.advance():
+            yield
+        self.settle()
+
+    def advance(self) -> bool:
+        """Look into what has the least bound; whether anything was left that may be better than the answer."""
+        while self.heap and self.heap[0].bound_s < self.upper_s:
+            first = heapq.heappop(self.heap)
+            if first.bounds is None:
+                self.expand(first)
+                return True
+            if self.masked(first.config):
+                self.counts.unwritten += 1
+            elif not self.returned(first, first.bounds):
+                self.visit(first)
+                return True
+        return False
+
+    def visit(self, waiting: Waiting) -> None:
+        """Price what has the least bound."""
+        self.price(waiting.config)
+
+    def returned(self, waiting: Waiting, bounds: Bounds) -> bool:
+        """Run the schedule of what comes up for the first time; back into the queue, or out of it, if others come
+        before it then."""
+        if waiting.ran:
+            return False
+        bound = bounds.run_s(waiting.config, bounds.wires(waiting.config))
+        if self.heap and bound > self.heap[0].bound_s:
+            if bound < self.upper_s:
+                heapq.heappush(self.heap, replace(waiting, bound_s=bound, ran=True))
+            else:
+                self.counts.slow += 1
+            return True
+        return False
+
+    @property
+    def upper_s(self) -> float:
+        return self.best.step_s if self.best else self.ceiling_s
+
+    def better(self, found: Found) -> bool:
+        """Whether what fits is better than the answer so far."""
+        return found.step_s < self.upper_s
+
+    @property
+    def priced_any(self) -> bool:
+        """Whether the model and the target can have anything that was looked at, whether it fits or not."""
+        return bool(self.found or (self.counts.bases and not self.refused))
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether memory does not even hold what stays between passes, cut over all devices: neither smaller batches
+        nor shorter sequences help."""
+        return self.floors.resting_bytes > self.common.capacity
+
+    @property
+    def gap(self) -> float:
+        """How much better than the answer anything in the space can be, as a share of it."""
+        return 1 - self.lower_s / self.upper_s if self.best else 1.0
+
+    def settle(self) -> None:
+        """What is proved now."""
+        left = [one.bound_s for one in self.heap if one.bound_s < self.upper_s]
+        self.counts.left = len(left)
+        self.lower_s = min([*left, self.upper_s])
+
+    # bases and shapes
+
+    def expand(self, pending: Waiting) -> None:
+        """Price a base and queue its shapes, unless it cannot matter any more."""
+        config = pending.config
+        family = config.tp, config.cp, config.ep, config.etp, config.context
+        if config.mbs >= self.crowded.get((*family, config.recompute), inf):
+            return
+        if config.recompute != "none":
+            # To compute anything again takes longer.
+            least = self.quickest.get((*family, config.mbs), 0.0)
+            if least > pending.bound_s:
+                if least < self.upper_s:
+                    heapq.heappush(self.heap, replace(pending, bound_s=least))
+                return
+        fine = pending.bound_s if pending.ran else self.floors.bound_s(config, fine=True)
+        if fine > pending.bound_s:
+            if fine < self.upper_s:
+                heapq.heappush(self.heap, replace(pending, bound_s=fine, ran=True))
+            return
+        try:
+            base = self.floors.priced(config)
+        except MeshwrightError as error:
+            self.refuse(error)
+            return
+        self.counts.bases += 1
+        bounds = Bounds(self.common, base)
+        quickest, room, first = self.queue(bounds)
+        if first and not self.masked(first) and self.promises(bounds, first):
+            self.price(first)
+        if not room:
+            self.crowded[*family, config.recompute] = config.mbs
+        if config.recompute == "none":
+            self.quickest[*family, config.mbs] = quickest
+
+    def promises(self, bounds: Bounds, config: Config) -> bool:
+        """Whether a configuration is worth a price at once: the sooner a good answer, the less is queued in vain."""
+        return bounds.run_s(config, bounds.wires(config)) < PROMISING * self.upper_s
+
+    def rooms(self, bounds: Bounds) -> tuple[Bounds, ...]:
+        """Bounds of memory: what lacks some by all of them is too full. What pins of modules compute again makes
+        room."""
+        again = tuple(pin for pin in self.setting.modules if pin.what == "recompute")
+        if not again:
+            return (bounds,)
+        return bounds, Bounds(self.common, priced(self.setting, self.prices, bounds.base.config, again))
+
+    def queue(self, bounds: Bounds) -> tuple[float, bool, Config | None]:
+        """Queue the shapes of a base; the least time, whether any may fit (if there are any), and the best bet."""
+        quickest, room, some, first, least_s = inf, False, False, None, inf
+        rooms = self.rooms(bounds)
+        for pipeline in self.space.pipelines(bounds.base.config):
+            some = True
+            least = bounds.least_s(pipeline)
+            if least < self.upper_s:
+                least = bounds.step_s(pipeline)
+            quickest = min(quickest, least)
+            if least >= self.upper_s:
+                self.counts.slow += 1
+                room = True  # for all that is known
+                continue
+            loads = [(one, one.loads(pipeline)) for one in rooms]
+            for storage in self.space.storages(pipeline):
+                self.counts.shapes += 1
+                if all(one.lacks_bytes(own, pipeline, storage) > 0 for one, own in loads):
+                    self.counts.full += 1
+                    continue
+                room = True
+                config = storage.on(pipeline)
+                bound = bounds.step_s(config, bounds.wires(config))
+                if bound >= self.upper_s:
+                    self.counts.slow += 1
+                else:
+                    heapq.heappush(self.heap, Waiting(bound, self.counts.shapes, config, bounds))
+                    if bound < least_s:
+                        first, least_s = config, bound
+        return quickest, room or not some, first
+
+    def refuse(self, error: MeshwrightError) -> None:
+        """Count what the model or the target cannot have."""
+        self.refusal = self.refusal or error
+        self.counts.refused += 1
+
+    # prices
+
+    def price(self, config: Config) -> Found | None:
+        """Ask the evaluator, once per configuration; None if the model or the target cannot have it."""
+        if config in self.found:
+            return self.found[config]
+        if config in self.refused:
+            return None
+        try:
+            prediction = self.setting.predict(config, self.space.global_batch)
+        except MeshwrightError as error:
+            self.refuse(error)
+            self.refused[config] = error
+            return None
+        self.counts.priced += 1
+        found = self.found[config] = Found(config, prediction)
+        if found.fits and self.better(found) and self.written(found):
+            self.best = found
+        return found
+
+    def written(self, found: Found) -> bool:
+        """Whether code is written for a configuration that would be the answer."""
+        written = self.emission is None or self.emission.writes_config(found.config, found.prediction)
+        self.counts.unwritten += not written
+        return written
+
+    def masked(self, config: Config) -> bool:
+        """Whether it is known that no code is written for a configuration."""
+        return self.emission is not None and self.emission.masks(config)
+
+    def writes(self, config: Config, decisions: Decisions, prediction: Prediction) -> bool:
+        """Whether code is written for a plan that was made of a configuration."""
+        written = self.emission is None or self.emission.writes(config, decisions, prediction)
+        self.counts.unwritten += not written
+        return written
