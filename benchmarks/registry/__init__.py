@@ -1,6 +1,7 @@
 """What becomes of models that nobody here chose: every architecture that packages ship, and styles that people write.
 
-    python -m benchmarks.registry [--draw N --seed S | --all | --only NAME …] [--cells …] [--done FILE] [--table FILE]
+    python -m benchmarks.registry [--draw N --seed S | --all | --only NAME …] [--of PREFIX] [--cells …]
+                                  [--done FILE] [--table FILE]
 
 `answers.jsonl` holds the last answer to every question that was asked, and docs/registry.md is made of it: `--done` and
 `--table` with these two ask what is not on record yet, and `--again` what is open.

@@ -68,6 +68,7 @@ def _parser() -> ArgumentParser:
     add = parser.add_argument
     add("--draw", type=int, default=12, metavar="N", help="models (default: %(default)s)")
     add("--seed", type=int, default=0, metavar="S", help="of the draw (default: %(default)s)")
+    add("--of", default="", metavar="PREFIX", help="among models whose names begin so: hf:, tv:")
     add("--all", action="store_true", help="all models")
     add("--only", nargs="+", metavar="NAME", help="these models")
     add("--cells", nargs="+", choices=tuple(CELLS), default=tuple(CELLS), metavar="CELL", help=", ".join(CELLS))
@@ -92,14 +93,16 @@ def chosen(args: Namespace, known: dict[str, Entry]) -> list[str]:
         if missing:
             raise SystemExit(f"no such model: {', '.join(missing)}; --all --list lists them")
         return list(args.only)
-    return list(known) if args.all else drawn(list(known), args.draw, args.seed)
+    among = [name for name in known if name.startswith(args.of)]
+    return among if args.all else drawn(among, args.draw, args.seed)
 
 
 def drawn_by(args: Namespace) -> str:
     """The words that say which models are asked."""
     if args.only:
         return f"--only {' '.join(args.only)}"
-    return "--all" if args.all else f"--draw {args.draw} --seed {args.seed}"
+    among = f" --of {args.of}" if args.of else ""
+    return f"--all{among}" if args.all else f"--draw {args.draw} --seed {args.seed}{among}"
 
 
 def read(file: Path) -> Iterator[Row]:

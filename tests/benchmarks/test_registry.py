@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from benchmarks.mutation.forking import Ended
 from benchmarks.registry import asking, command, hugging_face, running
 from benchmarks.registry.asking import ask
 from benchmarks.registry.cells import CELLS, TWINS
-from benchmarks.registry.command import WORKING_TREE, read
+from benchmarks.registry.command import WORKING_TREE, _parser, chosen, drawn_by, read
 from benchmarks.registry.entries import MODELS, WRITTEN, Entry, drawn, entries
 from benchmarks.registry.lawful import LAWFUL
 from benchmarks.registry.page import bars, counted, kinds, page
@@ -49,6 +50,14 @@ def test_a_draw_follows_from_its_seed_and_begins_with_a_smaller_one() -> None:
     assert drawn(names, 12, 3) == drawn(names[::-1], 30, 3)[:12]
     assert drawn(names, 12, 3) != drawn(names, 12, 4)
     assert len(set(drawn(names, 50, 3))) == 50
+
+
+def test_a_draw_may_be_among_the_models_of_one_package() -> None:
+    known: Any = dict.fromkeys(("tv:a", "hf:a", "tv:b", "hf:b", "nanogpt"))
+    args = _parser().parse_args(["--draw", "9", "--of", "tv:"])
+    assert sorted(chosen(args, known)) == ["tv:a", "tv:b"]
+    assert drawn_by(args) == "--draw 9 --seed 0 --of tv:"
+    assert chosen(_parser().parse_args(["--all", "--of", "hf:"]), known) == ["hf:a", "hf:b"]
 
 
 def test_every_lawful_code_is_an_error_that_exists() -> None:
