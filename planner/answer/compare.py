@@ -1,4 +1,4 @@
-"""`plan compare PLAN LOG`: what a run of an emitted script measured, beside what was predicted of it.
+"""What a run of an emitted script measured, beside what was predicted of it.
 
 A script prints a line for each step (`backends.torch_.emit.write.frame.speed`): a word and a number, and so on. Other
 lines of the log are passed over. The first steps of a run, in which memory is allocated and code compiled, are left

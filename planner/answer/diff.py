@@ -1,4 +1,4 @@
-"""`plan diff A B`: what two plans decide otherwise, and what that makes of the prediction, share by share.
+"""What two plans decide otherwise, and what that makes of the prediction, share by share.
 
 A is a saved plan, B another one, or pins that change A: `plan diff out/plan.json tp=4,zero=3`. With pins, whatever
 follows from them is filled in anew (copies, micro-batches, the schedule where stages change), and the result is priced

@@ -1,4 +1,4 @@
-"""`plan estimate`: what a configuration costs on a cluster.
+"""What one configuration costs on a cluster.
 
     arguments -> Ask -> Setting (planner.question.pricing) -> Prediction -> Estimate -> tables or JSON
 

@@ -1,4 +1,4 @@
-"""`plan estimate --configs FILE`: many configurations of one model, on one cluster, ranked.
+"""What many configurations of one model cost on one cluster, ranked: the lines of `--configs FILE`.
 
 Every line of the file is a JSON object: pins by name, and perhaps `global_batch`. All lines are read first; a line that
 cannot be is reported with its number and stops no other. The model is captured, and written at every batch that is

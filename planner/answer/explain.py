@@ -1,4 +1,4 @@
-"""`plan explain [PLAN]`: a saved plan in words; and why it is not another one.
+"""A saved plan in words, and why it is not another one.
 
     plan explain out/plan.json                      what it is, what it costs, what it was held against
     plan explain out/plan.json --why-not tp=4,pp=2  the best plan that has these, and what that would cost

@@ -1,4 +1,4 @@
-"""`plan verify PLAN --alone`: one rank of every group of ranks, alone, for meshes that no machine here can run.
+"""One rank of every group of ranks, alone, for meshes that no machine here can run.
 
 Each runs the plan's own script (for CPUs: device and backend are all that differs) with the whole mesh around it, under
 a process group that communicates nothing and on tensors without memory (`backends.torch_.verify.run.fake`). Values have

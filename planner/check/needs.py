@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.cost_models.memory.peak import stepped_on_host, tensors_held
@@ -26,9 +25,6 @@ from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.program import Program
 from meshwright.planner.plan.units import count, nbytes
-
-if TYPE_CHECKING:
-    pass
 
 PROCESS_BYTES = 300 * 2**20
 """Of a rank by itself: 264 MiB were of no other process, most of it the libraries that it had written to (a small

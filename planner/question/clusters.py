@@ -1,4 +1,4 @@
-"""``plan cluster show``: what a cluster description means, before anything is priced with it.
+"""What a cluster description means, before anything is priced with it.
 
 In: CLUSTER, as every verb takes it. Out: a drawing (``planner.cli.views.cluster``) or JSON. Both show the same `Shown`:
 the cluster, one sample of every kind of link in it, totals, the weakest provenance among its numbers, and warnings.

@@ -1,4 +1,4 @@
-"""`plan inspect`: what the planner sees in a model.
+"""What the planner sees in a model.
 
     load -> capture -> fold -> (verify) -> account, saved, loops, cuts, micro-batches -> Inspection -> table or JSON
 

@@ -6,15 +6,11 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from meshwright.ir.errors import UnknownStep
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.graph.fold import Fold
 from meshwright.planner.question.inspection import STEPS, Workload, report, to_json, verified
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(args: Namespace) -> int:

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.write.needed import check_torch
@@ -27,12 +26,6 @@ from meshwright.planner.cli.views.verify import shown, to_json
 from meshwright.planner.plan.emitted import subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import reload
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    pass
 
 TARGET, MOST_RANKS = "torch-gloo", 8
 

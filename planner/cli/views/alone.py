@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright.planner.check.alone import Alone
 from meshwright.planner.plan.units import nbytes
-
-if TYPE_CHECKING:
-    pass
 
 
 def line(one: Alone) -> str:
