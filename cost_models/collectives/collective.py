@@ -1,6 +1,6 @@
 """Prices of collectives: `collective(kind, nbytes, shape)` in seconds, with provenance.
 
-`nbytes` counts one tensor as one rank sees it whole (`collective_laws` lists it for every kind); `shape` is what
+`nbytes` counts one tensor as one rank sees it whole (`laws` lists it for every kind); `shape` is what
 `topology.group_shape` found. A measured curve of this kind on this device and group is read where there is one, else
 the library's law. All of it but the arithmetic on bytes is kept by shape: a price takes a microsecond or two.
 """

@@ -40,7 +40,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Measured times of one collective; bytes as `collective_laws` counts them.
+    """Measured times of one collective; bytes as `laws` counts them.
 
     - Points rise in bytes and never fall in seconds.
     """

@@ -18,10 +18,10 @@ one left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gat
 
 Memory-bound operators are charged by the bytes that they move, chains of them as one kernel (`chains`).
 
-Body programs that differ in storage or recomputation, or in copies and with them the batch, have lists of statements
-in common, whose forms are equal (`forms`). What a list asks for depends on nothing else of its body but which names are
-weights and, where a stack joins chains, on what is read outside of the list. So it is written down once for each list
-of forms, and remembered in the `Known` of whoever prices many.
+Body programs that differ in storage or recomputation, or in copies and with them the batch, have lists of statements in
+common, whose forms are equal (`signatures`). What a list asks for depends on nothing else of its body but which names
+are weights and, where a stack joins chains, on what is read outside of the list. So it is written down once for each
+list of forms, and remembered in the `Known` of whoever prices many.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     (`meshwright.cost_models.memory.in_flight`) action        the calls of the stage, one after another
     (`meshwright.cost_models.memory.stage`) runtime       communicators, the CUDA context, workspaces, blocks and
     fragments of the allocator, and what lies idle
-                  in the pools of streams that communicate (`stage_memory`)
+                  in the pools of streams that communicate (`stage`)
 
 What waits in the host's memory (`meshwright.ir.decisions.offload`) is not there between its call's forward and backward
 pass, but for one call's worth of staging: what a call before keeps is still on its way down while a call runs forward,

@@ -14,8 +14,9 @@ Statements:
     Add       local sum, where several readers' gradients meet
     Zero      a gradient that nobody contributed to
 
-Every local name has a global type and a placement; `verify_program` re-derives each placement from the statement that
-makes it and knows nothing about the lowering that produced it. `meshwright.ir.program.text` writes and reads all of it.
+Every local name has a global type and a placement; `ir.verify.programs` re-derives each placement from the statement
+that makes it and knows nothing about the lowering that produced it. `meshwright.ir.program.text` writes and reads all
+of it.
 """
 
 from __future__ import annotations

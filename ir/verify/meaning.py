@@ -1,6 +1,6 @@
 """Does a Program compute its model? Checked against the fold, without trusting the lowering.
 
-`verify_program` asks whether a program keeps its own promises; here it is compared with what it should compute. Must:
+`programs` asks whether a program keeps its own promises; here it is compared with what it should compute. Must:
 
 - the stages run every call of the fold once, in order, each by a body program for its body, on the stage's mesh;
 - a body program runs every operator of its graph once and no other; each reads the values that the graph says, however

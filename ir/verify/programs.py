@@ -241,7 +241,7 @@ def _verify_params(body: BodyProgram, backward: set[str]) -> None:
                     place=f"{body.name}, {slot.path}", cause="it is not trained, and steps on the host", fix="leave it"
                 )
             continue
-        left = slot.synced is slot.updated is slot.published is None  # to another call: `verify_meaning` looks for it
+        left = slot.synced is slot.updated is slot.published is None  # to another call: `meaning` looks for it
         after = (
             ()
             if left

@@ -1,4 +1,4 @@
-"""How single operators of a constant's expression are written in torch code (`constant_code` puts them together).
+"""How single operators of a constant's expression are written in torch code (`code` puts them together).
 
 A form takes a node, its arguments by the names of the operator's schema, and what shows an argument; it gives the
 expression, or None where the operator stands as it is, `torch.ops.aten.NAME.OVERLOAD(...)`.
