@@ -57,7 +57,7 @@ tp=8,dp=1,mbs=1        4 s  2.000     3.00 GiB  +2 s host
 
 what binds
 heads: tp=8: 4 heads
-wish: tp was to be 2
+constraint: tp was to be 2
 
 declared space: 1,200 bases priced, 3 priced by the evaluator
 left out: context parallel
@@ -89,7 +89,7 @@ def test_a_whole_plan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_not_there_is_not_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:
     show(plan(alternatives=(), binding=(), notes=()))
     text = printed(capsys)
-    left = part(WHOLE, "alternatives", "wish: tp was") + "\n"
+    left = part(WHOLE, "alternatives", "constraint: tp was") + "\n"
     assert text == WHOLE.replace(left, "").replace(part(WHOLE, "note: a", "written"), "")
 
 
@@ -130,7 +130,7 @@ faster  tp=8,dp=1,mbs=1        1 s  0.500     3.00 GiB  full
 
 what binds
 heads: tp=8: 4 heads
-wish: tp was to be 2
+constraint: tp was to be 2
 
 declared space: 1,200 bases priced, 3 priced by the evaluator
 asked for: tp 2 or 4, sp on, zero not 0 or 1, --fix layers.*.mlp:sharding=column
@@ -196,9 +196,9 @@ def test_what_lacks_least_and_what_would_help(capsys: pytest.CaptureFixture[str]
     assert printed(capsys) == (
         f"nothing fits\n{LACKS}\n"
         "what would help, each tried\n"
-        "       change                step time  peak memory  with\n"
-        "wish   ask nothing of tp           3 s     6.00 GiB  tp=4,dp=2,mbs=1\n"
-        "hosts  2 hosts instead of 1        2 s     6.00 GiB  dp=1,mbs=1,recompute=full\n"
+        "            change                step time  peak memory  with\n"
+        "constraint  ask nothing of tp           3 s     6.00 GiB  tp=4,dp=2,mbs=1\n"
+        "hosts       2 hosts instead of 1        2 s     6.00 GiB  dp=1,mbs=1,recompute=full\n"
     )
 
 
