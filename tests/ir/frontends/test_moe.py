@@ -123,6 +123,15 @@ def test_experts_run_like_one_after_another(gate: bool, transposed: bool, bias: 
     torch.testing.assert_close(routed_experts(wide, hidden, idx, weights), torch.stack(wanted))
 
 
+def test_experts_may_norm_what_they_made() -> None:
+    """As the registry of transformers has it: what every expert made is normed before it is weighted."""
+    torch.manual_seed(0)
+    plain = experts(gate=True, bias=False, transposed=False)
+    normed = SimpleNamespace(**vars(plain), has_post_expert_norm=True, post_expert_norm=lambda rows: 3 * rows)
+    x, idx, weights = torch.randn(4, 2, dtype=torch.float64), torch.tensor([[0], [1], [0], [1]]), torch.ones(4, 1)
+    torch.testing.assert_close(routed_experts(normed, x, idx, weights), 3 * routed_experts(plain, x, idx, weights))
+
+
 def test_an_expert_takes_the_earlier_tokens_of_a_run() -> None:
     """Runs of 4 tokens, all for the first of 3 experts: ceil(1.5 · 4 · 1 / 3) = 2 of each run."""
     self = experts(gate=False, bias=False, transposed=False, capacity_factor=1.5, group_size=4)

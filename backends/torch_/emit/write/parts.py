@@ -250,12 +250,17 @@ class Parts:
         every = [(piece, param) for piece in self.subject.pieces for param in piece.graph.params]
         if self.kept.units:
             over = set(self.kept.over)
-            left = [(piece, one) for piece, one in every if over <= set(self.copies.apart(piece, one.path))]
-            return by_name((piece, piece.read_as(one), self._added(piece, one) or None) for piece, one in left)
+            left = ((piece, one, over <= set(self.copies.apart(piece, one.path))) for piece, one in every)
+            axes = ((piece, one, self._sums(piece, one) if apart else ()) for piece, one, apart in left)
+            return by_name((piece, piece.read_as(one), summed or None) for piece, one, summed in axes)
         return by_name(
-            (piece, piece.read_as(one), (*axes, *self._summed_inside(piece, one)) if axes != self.axes.copies else None)
-            for piece, one, axes in ((piece, one, self._added(piece, one)) for piece, one in every)
+            (piece, piece.read_as(one), self._sums(piece, one) if self._added(piece, one) != self.axes.copies else None)
+            for piece, one in every
         )
+
+    def _sums(self, piece: Piece, param: Param) -> tuple[str, ...]:
+        """All axes along which gradients of a parameter add up."""
+        return (*self._added(piece, param), *self._summed_inside(piece, param))
 
     def _added(self, piece: Piece, param: Param) -> tuple[str, ...]:
         """The axes with copies along which gradients of a parameter add up."""
@@ -263,7 +268,8 @@ class Parts:
 
     def _summed_inside(self, piece: Piece, param: Param) -> tuple[str, ...]:
         """The tensor axis, where the gradients that its ranks have of a parameter add up."""
-        assert self.printed is not None
+        if self.printed is None:
+            return ()
         home = self.printed.bodies[piece.plan.body].routed.hubs[param.value].home
         return tuple(axis for axis in self.printed.tensor if axis in home.grad_partial)
 

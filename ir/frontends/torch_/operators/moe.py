@@ -139,6 +139,8 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor, *, l
     else:
         rows = self.act_fn(product(rows, self.up_proj, up_bias))
     rows = product(rows, self.down_proj, down_bias)
+    if getattr(self, "has_post_expert_norm", False):
+        rows = self.post_expert_norm(rows)
     return combine(rows, idx, weights, experts, capacity, dropless=dropless, groups=groups, looped=looped)
 
 

@@ -17,7 +17,7 @@ def sum_copies(parts: Parts) -> Iterator[str]:
         everyone = (*parts.axes.copies, str(parts.axes.tensor))
         yield f'    everyone = mesh["{joined(everyone)}"].get_group()'
     if parts.summed_otherwise and parts.axes.tensor is None:
-        yield from _by_name("copies")
+        yield from _by_name("copies", tensor=False)
         return
     chosen = sums or bool(parts.summed_otherwise)
     yield "    works = []"
@@ -72,12 +72,13 @@ def sum_apart(parts: Parts) -> Iterator[str]:
     """Gradients of what axes cut apart and no other axis shards."""
     yield "def sum_apart(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Add up the gradients of parameters of which every rank holds a part whole, and others have copies."""'
-    yield from _by_name("None")
+    tensor = {axis for axes in parts.summed_otherwise.values() for axis in axes} - set(parts.axes.copies)
+    yield from _by_name("None", tensor=bool(tensor))
 
 
-def _by_name(group: str) -> Iterator[str]:
+def _by_name(group: str, *, tensor: bool) -> Iterator[str]:
     """Some parameters have copies along some axes alone, and ranks along others have their whole gradient; `group`: the
-    group of all others."""
+    group of all others; `tensor`: gradients of some are sums over a tensor axis, too."""
     yield "    works = []"
     yield "    for name, parameter in model.named_parameters():"
     yield "        if parameter.grad is None:"
@@ -86,6 +87,11 @@ def _by_name(group: str) -> Iterator[str]:
     yield "        if isinstance(grad, DTensor):"
     yield "            grad = grad.to_local()"
     yield from _groups()
+    if tensor:
+        yield "        if group is not None and isinstance(parameter, DTensor):  # no sum over ranks any more"
+        yield '            whole = {"shape": parameter.shape, "stride": parameter.stride()}'
+        yield "            held = parameter.placements"
+        yield "            parameter.grad = DTensor.from_local(grad, parameter.device_mesh, held, **whole)"
     yield "    for work in works:"
     yield "        work.wait()"
 
