@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshwright.ir.errors import catalogue
-from meshwright.planner.cli.exits import INTERRUPTED, MISMATCH, READER_GONE
+from meshwright.planner.cli.exits import INTERNAL, INTERRUPTED, MISMATCH, READER_GONE
 
 LIMIT_S = 10.0
 """CPU seconds of a case."""
 WALL = 4.0
 """Wall time for CPU time, on a machine that does other work too."""
 
-INTERNAL = 1
 VERDICTS = (0, 3, 4, MISMATCH, INTERRUPTED, READER_GONE)
 """What a command ends with without a refusal."""
 PROMISED = frozenset((*VERDICTS, *(kind.exit_code for kind in catalogue()))) - {INTERNAL}

@@ -35,12 +35,13 @@ from benchmarks.registry.cells import (
 )
 from benchmarks.registry.entries import Entry
 from benchmarks.registry.hugging_face import NotBuilt
-from benchmarks.registry.rows import GAP, LATE, OK, Row, of_error, of_exit
+from benchmarks.registry.rows import LATE, OK, Row, of_error, of_exit
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import ForwardRaised, RanksFailed
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.torch_.small.shrink import Scale
 from meshwright.ir.frontends.torch_.small.twin import twin_of
+from meshwright.planner.cli.exits import GAP_TOO_WIDE
 from meshwright.planner.cli.main import main as plan
 from meshwright.planner.plan.emitted import subject_of
 from meshwright.planner.plan.file import load_plan
@@ -64,7 +65,7 @@ def ask(argv: Sequence[str]) -> tuple[int, str]:
             code = plan(list(argv))
         except SystemExit as end:  # of argparse
             code = end.code if isinstance(end.code, int) else 2
-    return code, err.getvalue() + ("" if code in (OK, GAP) else out.getvalue())
+    return code, err.getvalue() + ("" if code in (OK, GAP_TOO_WIDE) else out.getvalue())
 
 
 def used_s() -> float:

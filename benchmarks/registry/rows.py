@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from meshwright.ir.errors import MeshwrightError
-from meshwright.planner.cli.exits import INTERRUPTED, MISMATCH, NOTHING_FITS
+from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERNAL, INTERRUPTED, MISMATCH, NOTHING_FITS
 
 OUTCOMES = ("exact", "refused", "failed", "differs", "no time", "none")
-OK, INTERNAL, GAP = 0, 1, 4
+OK = 0
 TOLD = re.compile(r"error (MW\d{4}) at (.*)")
 CRASHED = ("MW9002", "MW9004")
 """An internal error, and ranks that ended early."""
@@ -71,7 +71,7 @@ def of_exit(model: str, cell: str, step: str, code: int, said: str) -> Row:
     """The row of a command that ended by itself."""
     told = TOLD.search(said)
     common: dict[str, Any] = {"model": model, "cell": cell, "step": step}
-    if code in (OK, GAP):
+    if code in (OK, GAP_TOO_WIDE):
         return Row(**common, outcome="exact")
     if code == MISMATCH:
         return Row(**common, outcome="differs", said=first(said), detail=last(said))

@@ -1,7 +1,6 @@
 """Exit codes of the command line beyond 0; those of refusals stand with their errors (`ir.errors`)."""
 
 INTERNAL = 1
-USAGE = 2
 NOTHING_FITS = 3
 GAP_TOO_WIDE = 4
 """More is left unproved than --max-gap allows."""

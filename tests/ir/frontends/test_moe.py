@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from meshwright.ir.errors import ForwardRaised
 from meshwright.ir.frontends.torch_.operators.moe import (
     LOOPED,
     NAME,
+    check_read,
     combine,
     dispatch,
     limit,
@@ -130,6 +132,19 @@ def test_experts_may_norm_what_they_made() -> None:
     normed = SimpleNamespace(**vars(plain), has_post_expert_norm=True, post_expert_norm=lambda rows: 3 * rows)
     x, idx, weights = torch.randn(4, 2, dtype=torch.float64), torch.tensor([[0], [1], [0], [1]]), torch.ones(4, 1)
     torch.testing.assert_close(routed_experts(normed, x, idx, weights), 3 * routed_experts(plain, x, idx, weights))
+
+
+def test_a_parameter_of_experts_that_would_be_left_away_is_refused() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down_proj, self.post_expert_norm = nn.Parameter(torch.ones(2)), nn.LayerNorm(2)
+
+    odd: Any = Odd()
+    with pytest.raises(ForwardRaised, match=r"Odd\.post_expert_norm\.weight"):
+        routed_experts(odd, torch.ones(2, 2), torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1))
+    odd.has_post_expert_norm = True
+    check_read(odd)
 
 
 def test_an_expert_takes_the_earlier_tokens_of_a_run() -> None:

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from meshwright.ir.errors import ForwardRaised
 from meshwright.ir.rules.families.moe import dropless_capacity
 
 NAME, LOOPED = "meshwright", "meshwright_looped"
@@ -116,6 +117,23 @@ dispatch.register_autograd(_dispatch_backward, setup_context=_remember_dispatch)
 combine.register_autograd(_combine_backward, setup_context=_remember_combine)
 
 
+READ = ("gate_up_proj", "up_proj", "down_proj", "gate_up_proj_bias", "up_proj_bias", "down_proj_bias", "act_fn")
+"""What modules of experts hold that is read here; and where they say so, a norm of what they made."""
+
+
+def check_read(self: Any) -> None:
+    """Must: no parameter that would be left away."""
+    read = (*READ, *(("post_expert_norm",) if getattr(self, "has_post_expert_norm", False) else ()))
+    held = (name for name, _ in self.named_parameters()) if isinstance(self, nn.Module) else ()
+    unread = [name for name in held if name.partition(".")[0] not in read]
+    if unread:
+        raise ForwardRaised(
+            place=f"{type(self).__name__}.{unread[0]}",
+            cause="experts of transformers hold no such parameter, and it would be left away",
+            fix="give a file with a factory whose experts are written without `use_experts_implementation`",
+        )
+
+
 def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor, *, looped: bool = False) -> Tensor:
     """The forward pass of a Hugging Face experts module (`use_experts_implementation`) over our operators."""
 
@@ -123,6 +141,7 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor, *, l
         result = torch.bmm(rows, weight if self.is_transposed else weight.transpose(1, 2))
         return result if bias is None else result + bias[:, None]
 
+    check_read(self)
     tokens, topk, experts = hidden.shape[0], idx.shape[1], self.num_experts
     factor = getattr(self, "capacity_factor", None)
     if factor is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.read.storage import Unit, passed
 from meshwright.backends.torch_.emit.read.subject import Piece
-from meshwright.backends.torch_.emit.write.frame.lines import call, indented, quoted
+from meshwright.backends.torch_.emit.write.frame.lines import WIDTH, call, indented, quoted
 from meshwright.backends.torch_.emit.write.frame.printed import set_forwards
 from meshwright.backends.torch_.emit.write.memory.recompute import runs_again
 from meshwright.backends.torch_.emit.write.memory.waiting import waits
@@ -114,7 +114,10 @@ def sharded(parts: Parts) -> Iterator[str]:
     beside = " and parameter.device_mesh.ndim > 1" * (parts.axes.tensor is not None)  # all are along that axis
     left += [f"isinstance(parameter, DTensor){beside}"] * parts.left_apart
     if left:
-        yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(left)}}}"
+        line = f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(left)}}}"
+        apart = ("parameter", "for parameter in model.parameters()", f"if {' or '.join(left)}")
+        wide = ("    ignored = {", *(f"        {one}" for one in apart), "    }")
+        yield from (line,) if len(line) <= WIDTH else wide
     ignoring = ["ignored_params=ignored"] if left else []
     if parts.alike:
         yield from alike_found(parts)

@@ -89,9 +89,9 @@ def _by_name(group: str, *, tensor: bool) -> Iterator[str]:
     yield from _groups()
     if tensor:
         yield "        if group is not None and isinstance(parameter, DTensor):  # no sum over ranks any more"
-        yield '            whole = {"shape": parameter.shape, "stride": parameter.stride()}'
-        yield "            held = parameter.placements"
-        yield "            parameter.grad = DTensor.from_local(grad, parameter.device_mesh, held, **whole)"
+        yield "            ranks, placed = parameter.device_mesh, parameter.placements"
+        yield "            size, stride = parameter.shape, parameter.stride()"
+        yield "            parameter.grad = DTensor.from_local(grad, ranks, placed, shape=size, stride=stride)"
     yield "    for work in works:"
     yield "        work.wait()"
 
