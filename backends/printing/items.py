@@ -49,7 +49,7 @@ class LocalOp:
     given: tuple[Type, ...]
     made: tuple[Type, ...]
     whole: tuple[Type, ...]
-    """The types of its whole operands."""
+    """The types of its whole operands; rows of experts have one leading dimension here, too."""
     cuts: Mapping[str, tuple[tuple[str, Layout], ...]]
     sizes: Mapping[str, int]
     parts: Mapping[str, int]
@@ -337,7 +337,9 @@ class _Items:
             op=renumbered(op) if any(rows) else op,
             given=tuple(self.type_of(value, state.value, rank) for value, state in states),
             made=tuple(self.type_of(value, state.value, rank) for value, state in made),
-            whole=routed.graph.operand_types(op),
+            whole=tuple(
+                merged(type_) if own else type_ for own, type_ in zip(rows, routed.graph.operand_types(op), strict=True)
+            ),
             cuts={name: tuple(found) for name, found in cuts.items()},
             sizes={factor.name: factor.size for factor in facts.rule.factors},
             parts={name: prod(routed.mesh.axis(axis).size for axis, _ in found) for name, found in cuts.items()},

@@ -9,7 +9,7 @@ from llama import LlamaConfig
 from mixture import Mixture, dims, loss
 from torch import Tensor, nn
 
-__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "paired", "some", "tiny"]
+__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "normed", "paired", "some", "tiny"]
 
 SMALL = LlamaConfig(vocab=64, width=32, ffn=48, layers=2, heads=4, kv_heads=2)
 
@@ -38,6 +38,26 @@ def paired() -> Mixture:
     made = Mixture(SMALL)
     made.blocks = nn.ModuleList([Both(*made.blocks)])
     return made
+
+
+def normed() -> Mixture:
+    """Experts of which each norms what it made."""
+    made = grouped()
+    for block in made.blocks:
+        experts = block.get_submodule("feed_forward.experts")
+        experts.has_post_expert_norm, experts.post_expert_norm = True, Normed(SMALL.width)
+    return made
+
+
+class Normed(nn.Module):
+    """A mean over the width of rows, written out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
 
 
 class Both(nn.Module):

@@ -35,6 +35,7 @@ MIXTURE = Path(__file__).parent / "mixtures.py"
 KINDS: dict[str, dict[str, Any]] = {
     "ep": {"dp": 2, "ep": 2},
     "ep, grouped products": {"dp": 2, "ep": 2, "factory": "grouped"},
+    "ep, normed products": {"dp": 2, "ep": 2, "microbatches": 2, "factory": "normed"},
     "ep, micro-batches": {"dp": 2, "ep": 2, "zero": 3, "microbatches": 2},
     "ep inside of fsdp": {"dp": 4, "ep": 2, "zero": 3},
     "ep over dp and cp": {"dp": 2, "cp": 2, "ep": 4, "zero": 1, "microbatches": 2, "context": "ulysses"},
@@ -117,7 +118,7 @@ def test_experts_are_exact(kind: str, found: dict[str, Verified]) -> None:
     """Apart, with a capacity (the same tokens are dropped), and cut in themselves."""
     one = found[kind]
     assert one.differences == ()
-    assert one.tensors == 2 * 21
+    assert one.tensors == 2 * (21 + 2 * (EVERYTHING[kind].get("factory") == "normed"))
     check = assert_fullest_planned if kind in KINDS else assert_planned
     if kind not in TWICE:
         check(plan_of(**EVERYTHING[kind]), one)
