@@ -42,6 +42,7 @@ class Job:
     log: Path
     cpu_s: float
     wall_s: float
+    memory: int = MEMORY_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def _fork(job: Job) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         limit = int(job.cpu_s) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_DATA, (job.memory, job.memory))
         # Anything raised is an answer here: the parent goes on with the next job.
         code = job.work()
     except BaseException:  # noqa: BLE001

@@ -46,7 +46,7 @@ def run(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends what was started, too
     with ExitStack() as stack:
         work = args.work or Path(stack.enter_context(TemporaryDirectory(prefix="registry-")))
-        found = run_cells(asked, known, work, jobs=args.jobs, limit_s=args.limit)
+        found = run_cells(asked, known, work, jobs=args.jobs, limit_s=args.limit, memory=args.memory * 2**30)
         for number, row in enumerate(found, start=1):
             row = replace(row, versions=versions, at=args.at, date=f"{datetime.now(UTC):%Y-%m-%d}")  # noqa: PLW2901
             done[row.key] = row
@@ -73,6 +73,7 @@ def _parser() -> ArgumentParser:
     add("--only", nargs="+", metavar="NAME", help="these models")
     add("--cells", nargs="+", choices=tuple(CELLS), default=tuple(CELLS), metavar="CELL", help=", ".join(CELLS))
     add("--jobs", type=int, default=2, metavar="N", help="models at a time (default: %(default)s)")
+    add("--memory", type=float, default=3.0, metavar="GiB", help="of each process (default: %(default)s)")
     add("--limit", type=float, default=120.0, metavar="S", help="CPU seconds of a cell (default: %(default)s)")
     add(
         "--done", type=Path, metavar="FILE", help="rows on record as JSON lines: they are not asked again, and added to"

@@ -23,7 +23,7 @@ processes in fp32 and compared as by `plan verify`. *Lawful* refusals are the cl
 counts as a gap. The last answer of every cell counts, of the commit that stands beside it in the file; what is open is
 asked again with `--again`."""
 
-OPEN = ("refused", "failed", "differs", "no time")
+OPEN = ("refused", "failed", "differs", "no time", "no memory")
 COLUMNS = ("exact", "lawful", *OPEN)
 
 

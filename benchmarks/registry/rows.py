@@ -5,6 +5,7 @@ refused    an error with a code, at a `step`: load, plan, emit, …
 failed     an internal error, a crash of what was emitted, or a process that died
 differs    the run of what was emitted is not the model
 no time    the limit ended it
+no memory  it needs more memory than a process is given
 none       the model does not exist: its package cannot build it from its defaults
 """
 
@@ -17,13 +18,15 @@ from typing import Any
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERNAL, INTERRUPTED, MISMATCH, NOTHING_FITS
 
-OUTCOMES = ("exact", "refused", "failed", "differs", "no time", "none")
+OUTCOMES = ("exact", "refused", "failed", "differs", "no time", "no memory", "none")
 OK = 0
 TOLD = re.compile(r"error (MW\d{4}) at (.*)")
 CRASHED = ("MW9002", "MW9004")
 """An internal error, and ranks that ended early."""
 LATE = "still running after"
 """What ranks are said to be whose time was up."""
+NO_MEMORY = re.compile("can't allocate memory|Cannot allocate memory|MemoryError|bad_alloc|allocation failed")
+"""What is said where the limit of memory refuses some."""
 LAST = 12
 """Lines that a failure keeps."""
 LONGEST = 300
@@ -82,9 +85,11 @@ def of_exit(model: str, cell: str, step: str, code: int, said: str) -> Row:
             return Row(**common, outcome="refused", code="exit 3", said="nothing fits", detail=last(said))
         return Row(**common, outcome="failed", code=f"exit {code}", said=raised(said), detail=last(said))
     outcome = "failed" if code == INTERNAL or told[1] in CRASHED else "refused"
-    if told[1] == CRASHED[1] and LATE in said:
-        outcome = "no time"
     line = raised(said) if outcome == "failed" else told[2]
+    if told[1] == CRASHED[1] and LATE in said:
+        outcome, line = "no time", told[2]
+    elif outcome == "failed" and NO_MEMORY.search(said):
+        outcome = "no memory"
     return Row(**common, outcome=outcome, code=told[1], said=line[:LONGEST], detail=last(said))
 
 
@@ -93,8 +98,9 @@ def of_error(model: str, cell: str, step: str, error: Exception, said: str) -> R
     if isinstance(error, MeshwrightError):
         return of_exit(model, cell, step, error.exit_code, str(error))
     line = f"{type(error).__name__}: {error}".splitlines()[0][:LONGEST]
+    outcome = "no memory" if NO_MEMORY.search(f"{line} {error}") else "failed"
     return Row(
-        model=model, cell=cell, step=step, outcome="failed", code=type(error).__name__, said=line, detail=last(said)
+        model=model, cell=cell, step=step, outcome=outcome, code=type(error).__name__, said=line, detail=last(said)
     )
 
 

@@ -40,14 +40,15 @@ class Piece:
 
 
 def run(asked: Mapping[str, Sequence[str]], known: Mapping[str, Entry], work: Path, **how: float) -> Iterator[Row]:
-    """The rows of models and cells, as they are found. `how` has `jobs` and `limit_s`, CPU seconds of each cell."""
+    """The rows of models and cells, as they are found. `how` has `jobs`, `limit_s`, CPU seconds of each cell,
+    and `memory`, bytes of each process."""
     preload()
     os.environ["MESHWRIGHT_DEBUG"] = "1"
     pieces = [piece for model, cells in asked.items() for piece in _pieces(known[model], cells, work)]
     while pieces:
         again: list[Piece] = []
         by_name = {piece.name: piece for piece in pieces}
-        jobs = (_job(piece, how["limit_s"]) for piece in pieces)
+        jobs = (_job(piece, how["limit_s"], int(how["memory"])) for piece in pieces)
         for job, ended in forked(jobs, int(how["jobs"])):
             piece = by_name[job.name]
             found, left = found_by(piece, ended)
@@ -66,11 +67,12 @@ def _pieces(entry: Entry, cells: Sequence[str], work: Path) -> Iterator[Piece]:
         yield Piece(entry, rest, folder)
 
 
-def _job(piece: Piece, limit_s: float) -> Job:
+def _job(piece: Piece, limit_s: float, memory: int) -> Job:
     piece.folder.mkdir(parents=True, exist_ok=True)
     (piece.folder / NOTES).unlink(missing_ok=True)
     cpu_s = limit_s * (len(piece.cells) + 1 if len(piece.cells) > 1 else 1)
-    return Job(name=piece.name, work=_work(piece), log=piece.folder / LOG, cpu_s=cpu_s, wall_s=WALL * cpu_s)
+    log = piece.folder / LOG
+    return Job(name=piece.name, work=_work(piece), log=log, cpu_s=cpu_s, wall_s=WALL * cpu_s, memory=memory)
 
 
 def _work(piece: Piece) -> Callable[[], int]:

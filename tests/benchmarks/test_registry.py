@@ -74,6 +74,7 @@ DIED = (
     "error MW9004 at /a/train.py: rank 1 ended with 1; the others were ended\n  fix: correct what it died of; what was "
     "printed last:\nTraceback\nRuntimeError: mixed torch.Tensor and DTensor"
 )
+FULL = f"{DIED.partition('RuntimeError')[0]}RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory"
 LATE = "error MW9004 at /a/train.py: ranks 0, 1 were still running after 90 s, and were ended\n  fix: …"
 
 
@@ -88,6 +89,7 @@ LATE = "error MW9004 at /a/train.py: ranks 0, 1 were still running after 90 s, a
         (8, DIED, "failed", "MW9004", "RuntimeError: mixed torch.Tensor and DTensor"),
         (8, f"{DIED}:\n  at x\n", "failed", "MW9004", "RuntimeError: mixed torch.Tensor and DTensor: at x"),
         (8, LATE, "no time", "MW9004", "/a/train.py: ranks 0, 1 were still running after 90 s, and were ended"),
+        (8, FULL, "no memory", "MW9004", "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory"),
         (7, "2 ranks: DIFFERENT\nthe loss", "differs", "", "2 ranks: DIFFERENT"),
         (130, "", "no time", "", ""),
         (70, "Segmentation fault", "failed", "exit 70", "Segmentation fault"),
