@@ -32,6 +32,9 @@ HELD = (
 streams that communicate and that is not in use at that instant."""
 
 
+Worth = tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """Memory of one rank of a stage at its fullest instant.
@@ -54,8 +57,18 @@ class Held:
         return self.device_bytes - self.margin_bytes
 
     @property
+    def left_bytes(self) -> float:
+        """Its room; negative where it is too full."""
+        return self.capacity_bytes - self.peak_bytes
+
+    @property
+    def lacks_bytes(self) -> float:
+        """By how much it is too full; negative where there is room."""
+        return self.peak_bytes - self.capacity_bytes
+
+    @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.capacity_bytes
+        return self.lacks_bytes <= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +111,17 @@ class Prediction:
     @property
     def fits(self) -> bool:
         return all(stage.memory.fits for stage in self.stages)
+
+    @property
+    def lacks_bytes(self) -> float:
+        """What the fullest stage lacks; 0 where all fit."""
+        return max(0.0, *(stage.memory.lacks_bytes for stage in self.stages))
+
+    @property
+    def worth(self) -> Worth:
+        """What plans are ranked by, least first: bytes that stages lack, seconds of the step, seconds of all stages."""
+        lack = sum(max(0.0, stage.memory.lacks_bytes) for stage in self.stages)
+        return lack, self.step_time_s, sum(stage.forward_s + stage.backward_s for stage in self.stages)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -113,7 +113,7 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
     """For every stage, the fullest instant of the ranks that run it; of ranks that are not alike, of those that have
     least room."""
     held_by = held_by_peers(program, cluster, profile)
-    return tuple(max((one for _, one in own), key=lambda one: one.peak_bytes - one.capacity_bytes) for own in held_by)
+    return tuple(max((one for _, one in own), key=lambda one: one.lacks_bytes) for own in held_by)
 
 
 def held_by_peers(

@@ -17,7 +17,7 @@ from typing import Any
 from meshwright import __version__
 from meshwright.cost_models.hardware.cluster import suspicions
 from meshwright.cost_models.hardware.quantity import Kind, weakest_kind
-from meshwright.cost_models.prediction import Held, Prediction
+from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.analysis.account import parameters
 from meshwright.ir.decisions.text import decisions_text
 from meshwright.ir.graph.digest import digest
@@ -57,17 +57,12 @@ class Estimate:
     @property
     def short(self) -> tuple[tuple[int, float], ...]:
         """Stages that do not fit, with the bytes that they lack."""
-        return tuple((one.stage, lack(one.memory)) for one in self.prediction.stages if not one.memory.fits)
+        return tuple((one.stage, one.memory.lacks_bytes) for one in self.prediction.stages if not one.memory.fits)
 
     @property
     def weakest(self) -> Kind:
         """The weakest that any number stands on."""
         return weakest_kind(*(kind for _, kind in self.prediction.provenance))
-
-
-def lack(memory: Held) -> float:
-    """The bytes by which a stage is too full."""
-    return memory.peak_bytes - memory.capacity_bytes
 
 
 # One configuration ---------------------------------------------------------------------------------------------------

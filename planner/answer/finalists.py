@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
-from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError, ScheduleImpossible
 from meshwright.ir.graph.fold import Fold
@@ -22,10 +21,11 @@ from meshwright.ir.schedules import CUSTOM
 from meshwright.ir.target.combined import contexts
 from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.pins import Config
+from meshwright.planner.refine.candidate import WORTH, Candidate
 from meshwright.planner.refine.operators import MOST_AXES, sharpened
 from meshwright.planner.refine.placement.placement import MOST_PRICED as MOST_PLACED
 from meshwright.planner.refine.placement.placement import idle_ranks
-from meshwright.planner.refine.refine import Refined, improved
+from meshwright.planner.refine.refine import improved
 from meshwright.planner.refine.schedule import customised
 from meshwright.planner.refine.stages import counts_of
 from meshwright.planner.refine.uneven import unevenly
@@ -58,7 +58,7 @@ MOST_EMPTIED = 60
 def finalists(search: Search) -> list[Config]:
     """The best configuration of every kind, the best kinds first; where nothing fits, those that lack least."""
     unlike = search.prices.cluster.unlike
-    ranked = sorted(search.found.values(), key=lambda one: (lacks_bytes(one.prediction), one.step_s, str(one.config)))
+    ranked = sorted(search.found.values(), key=lambda one: (one.prediction.lacks_bytes, one.step_s, str(one.config)))
     kinds: dict[tuple[int, ...], Found] = {}
     for one in ranked:
         kinds.setdefault((one.config.tp, one.config.pp, one.config.cp, one.config.ep), one)
@@ -69,14 +69,9 @@ def finalists(search: Search) -> list[Config]:
     return [one.config for one in chosen[: UNLIKE_FINALISTS if unlike else FINALISTS]]
 
 
-def lacks_bytes(prediction: Prediction) -> float:
-    """By how much the fullest stage is too full; 0 where all fit."""
-    return max(0.0, *(stage.memory.peak_bytes - stage.memory.capacity_bytes for stage in prediction.stages))
-
-
 def finished(
     search: Search, asked: Asked, stop: Stop, *, any_fits: bool = False
-) -> tuple[Refined | None, tuple[str, ...]]:
+) -> tuple[Candidate | None, tuple[str, ...]]:
     """The best that becomes of the finalists, if it is better than what the search found, or was asked for; and what
     was left untried. `any_fits`: the first that fits will do, and nothing is made better."""
     chosen = finalists(search)
@@ -95,7 +90,7 @@ def finished(
         )
         plans += _emptied(search, plans, stop)
         plans += _unequal(search, plans, stop)
-        plans.sort(key=lambda one: one.worth)
+        plans.sort(key=WORTH)
     if any_fits and not asked.constraints.made_only:
         return written(search, [one for one in plans if one.prediction.fits]), ()
     if asked.modules:  # templates have more to gain, each another share of it
@@ -131,27 +126,27 @@ def finished(
     return best, notes
 
 
-def written(search: Search, plans: Iterable[Refined]) -> Refined | None:
+def written(search: Search, plans: Iterable[Candidate]) -> Candidate | None:
     """The best of these plans that code is written for. What is no better than the search's answer is not asked about:
     it is not taken."""
-    for one in sorted(plans, key=lambda one: one.worth):
+    for one in sorted(plans, key=WORTH):
         if not one.prediction.fits or one.step_s >= search.upper_s or _writes(search, one):
             return one
     return None
 
 
-def _writes(search: Search, plan: Refined) -> bool:
+def _writes(search: Search, plan: Candidate) -> bool:
     config = plan.config or plan.origin
     assert config is not None, "it was made of one"
     return search.writes(config, plan.decisions, plan.prediction)
 
 
-def _behind(best: Refined | None, plans: Sequence[Refined]) -> list[Refined]:
+def _behind(best: Candidate | None, plans: Sequence[Candidate]) -> list[Candidate]:
     """These plans without those that were passed over."""
     return [one for one in plans if best is None or one.worth >= best.worth]
 
 
-def _talkative(search: Search, plans: Sequence[Refined]) -> list[Refined]:
+def _talkative(search: Search, plans: Sequence[Candidate]) -> list[Candidate]:
     """Of what was priced, the fastest without what its ranks tell each other, if that would be faster than all
     plans: its ranks may all do the same instead."""
     if not plans:
@@ -167,7 +162,7 @@ def _talkative(search: Search, plans: Sequence[Refined]) -> list[Refined]:
     return []
 
 
-def _unequal(search: Search, plans: Sequence[Refined], stop: Stop) -> list[Refined]:
+def _unequal(search: Search, plans: Sequence[Candidate], stop: Stop) -> list[Candidate]:
     """The best plan in which copies on unlike devices take unequal shares of the batch. It has no origin that operators
     could be chosen anew for."""
     ranked = sorted(search.found.values(), key=lambda one: (one.step_s, str(one.config)))
@@ -182,15 +177,15 @@ def _unequal(search: Search, plans: Sequence[Refined], stop: Stop) -> list[Refin
     )
     if made is None:
         return []
+    assert made.config is not None, "it was made of one"
     counts = counts_of(made.decisions, search.setting.fold(made.config))
-    idle = idle_ranks(made.decisions, search.prices.cluster)
-    return [Refined(made.decisions, made.prediction, counts, idle, config=made.config)]
+    return [replace(made, counts=counts, idle=idle_ranks(made.decisions, search.prices.cluster))]
 
 
-def _emptied(search: Search, plans: Sequence[Refined], stop: Stop) -> list[Refined]:
+def _emptied(search: Search, plans: Sequence[Candidate], stop: Stop) -> list[Candidate]:
     """Where a stage was left without layers, the same shares under all else that was priced of the kind: what made one
     micro-batch or schedule the better one, transfers between stages above all, may be gone."""
-    found: list[Refined] = []
+    found: list[Candidate] = []
     for one in plans:
         start = one.config
         if start is None or 0 not in one.counts:
@@ -209,7 +204,7 @@ def _kind(config: Config) -> tuple[object, ...]:
     return config.tp, config.pp, config.vp, config.cp, config.ep, config.dp
 
 
-def _recut(search: Search, config: Config, origin: Config, like: Refined) -> list[Refined]:
+def _recut(search: Search, config: Config, origin: Config, like: Candidate) -> list[Candidate]:
     """A configuration with its layers shared out as in a plan, on the same ranks; nothing if it cannot be."""
     setting, global_batch = search.setting, search.space.global_batch
     needed = config.tp * config.pp * config.cp * config.dp
@@ -221,10 +216,12 @@ def _recut(search: Search, config: Config, origin: Config, like: Refined) -> lis
     stages = tuple(replace(stage, ranks=seats[stage.ranks]) for stage in made.stages)
     decisions = replace(made, stages=stages)
     prediction = setting.price(setting.lowered(setting.fold(config), decisions, global_batch))
-    return [Refined(decisions, prediction, like.counts, like.idle, config=config, origin=origin)]
+    return [Candidate(decisions, prediction, like.counts, like.idle, config=config, origin=origin)]
 
 
-def _granted(search: Search, plans: Sequence[Refined], made: Refined | None, notes: Sequence[str]) -> Refined | None:
+def _granted(
+    search: Search, plans: Sequence[Candidate], made: Candidate | None, notes: Sequence[str]
+) -> Candidate | None:
     """The best of what has a schedule of its own, and of what needs none. Raises `ScheduleImpossible` where the search
     has an answer, and it is neither."""
     alone = [one for one in plans if len(one.decisions.groups) == 1]
@@ -238,7 +235,7 @@ def _granted(search: Search, plans: Sequence[Refined], made: Refined | None, not
     return best
 
 
-def _idle(search: Search, plans: Sequence[Refined]) -> list[Config]:
+def _idle(search: Search, plans: Sequence[Candidate]) -> list[Config]:
     """Pipelines that these plans were not made of and that would be fast if they never waited, the best first; before
     them the answer of the search."""
     taken = {one.origin for one in plans}
@@ -248,16 +245,16 @@ def _idle(search: Search, plans: Sequence[Refined]) -> list[Config]:
     return [one.config for one in others[:IDLE]]
 
 
-def _as_is(search: Search, config: Config) -> Refined:
+def _as_is(search: Search, config: Config) -> Candidate:
     """A configuration as it was priced."""
     fold = search.setting.fold(config)
     decisions = search.setting.decisions(config, search.space.global_batch)
     idle = idle_ranks(decisions, search.prices.cluster)
     prediction = search.found[config].prediction
-    return Refined(decisions, prediction, counts_of(decisions, fold), idle, config=config, origin=config)
+    return Candidate(decisions, prediction, counts_of(decisions, fold), idle, config=config, origin=config)
 
 
-def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refined:
+def _sharpened(search: Search, asked: Asked, stop: Stop, best: Candidate) -> Candidate:
     """A plan with what every axis does in every operator chosen anew, where that is faster."""
     setting, global_batch = search.setting, search.space.global_batch
     if best.origin is None or stop():
@@ -284,7 +281,7 @@ def _attends_as_asked(decisions: Decisions, fold: Fold, asked: Asked) -> bool:
     return all(asked.constraints.grants("context", way) for way in contexts(decisions, fold))
 
 
-def _whole(search: Search, best: Refined) -> list[Refined]:
+def _whole(search: Search, best: Candidate) -> list[Candidate]:
     """Where collectives take long: the same with nothing stored in shards. Ranks that do the same on the same data have
     nothing to tell each other then."""
     if best.config is None or not best.config.zero or not parts_badly(best.decisions, best.prediction):

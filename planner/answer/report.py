@@ -80,7 +80,7 @@ def told(found: tuple[tuple[str, float], ...], step_s: float) -> str:
 
 def shortest(prediction: Prediction) -> tuple[int, float]:
     """The stage that lacks most, and the bytes; -1 and 0 if all fit."""
-    lacks = [(stage.memory.peak_bytes - stage.memory.capacity_bytes, -stage.stage) for stage in prediction.stages]
+    lacks = [(stage.memory.lacks_bytes, -stage.stage) for stage in prediction.stages]
     most, stage = max(lacks)
     return (-stage, most) if most > 0 else (-1, 0.0)
 

@@ -42,7 +42,7 @@ from meshwright.planner.question.objective import price_per_s, score
 from meshwright.planner.question.pins import Config, fill
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting, layers_of
 from meshwright.planner.refine import offload, partial_recompute
-from meshwright.planner.refine.refine import Refined
+from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.search.emittable import Emission
 from meshwright.planner.search.least_memory import LeastMemory
 from meshwright.planner.search.pinned import PinnedSearch
@@ -118,7 +118,7 @@ class Solved:
     hosts: int = 0
     """Of the whole cluster, where the plan may be for a part of it."""
     stop: Stop = field(default_factory=Stop)
-    refined: Refined | None = None
+    refined: Candidate | None = None
     """What became of the finalists, if that is better than all configurations."""
     notes: tuple[str, ...] = ()
     """What was left untried."""

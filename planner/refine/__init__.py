@@ -9,6 +9,7 @@
 | `uneven` | shares of the batch, and of what ZeRO cuts, on unlike devices |
 | `partial_recompute` | of every stage the first few layers computed again, or waiting in the host's memory |
 | `offload` | the optimizer's state in the host's memory |
+| `candidate` | a plan that may become the answer; climbing from one to a better one |
 | `operators` | what every axis does in every operator, by the block solver |
 | `schedule` | a pipeline schedule of the plan's own |
 | `interfaces` | what bodies have to do with each other: values handed on, parameters shared |

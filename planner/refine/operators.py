@@ -30,7 +30,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.errors import MeshwrightError
@@ -48,8 +47,8 @@ from meshwright.planner.block.plan import body_plan, chosen_of, neighbours
 from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.question.module_pins import resolved
 from meshwright.planner.question.pricing import Setting
+from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.interfaces import End, handed_on, tied
-from meshwright.planner.refine.placement.placement import Worth, worth
 from meshwright.planner.refine.waiting import parts_badly
 
 LEAST_GAIN = 1e-4
@@ -72,23 +71,6 @@ Blocks = dict[tuple[object, ...], Block]
 """Block problems built before, by fold, body, mesh, ranks and layouts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sharpened:
-    """A plan and its price; `changed` are the body plans whose operators are not as they came in."""
-
-    decisions: Decisions
-    prediction: Prediction
-    changed: tuple[str, ...]
-
-    @property
-    def worth(self) -> Worth:
-        return worth(self.prediction)
-
-    @property
-    def step_s(self) -> float:
-        return self.prediction.step_time_s
-
-
 def sharpened(
     setting: Setting,
     decisions: Decisions,
@@ -100,7 +82,7 @@ def sharpened(
     blocks: Blocks | None = None,
     free_ends: bool = True,
     free_copies: bool = True,
-) -> list[Sharpened]:
+) -> list[Candidate]:
     """The plan with operators chosen anew, the best first; the last is the plan as it came in, and none is worse.
     `limit_s` is when to start nothing more; without it the answer depends on nothing but the arguments. `blocks` may be
     shared among plans of one setting: what their bodies have in common is priced once. Without `free_ends` values
@@ -245,15 +227,15 @@ class _Work:
 
     # the evaluator
 
-    def judged(self, instead: Mapping[str, BodyPlan]) -> Sharpened:
+    def judged(self, instead: Mapping[str, BodyPlan]) -> Candidate:
         """The plan with other body plans in the place of some."""
         plans = tuple(instead.get(plan.name, plan) for plan in self.decisions.plans)
         changed = tuple(new.name for old, new in zip(self.decisions.plans, plans, strict=True) if not _same(old, new))
         trial = self.setting.allowed(replace(self.decisions, plans=plans), self.fold)
         prediction = self.setting.price(self.setting.lowered(self.fold, trial, self.global_batch))
-        return Sharpened(trial, prediction, changed)
+        return Candidate(trial, prediction, changed=changed)
 
-    def tried(self, best: Sharpened, instead: Mapping[str, BodyPlan]) -> Sharpened | None:
+    def tried(self, best: Candidate, instead: Mapping[str, BodyPlan]) -> Candidate | None:
         """The best plan so far with other body plans; None if they do not fit together, or the target refuses."""
         whole = {plan.name: plan for plan in best.decisions.plans} | dict(instead)
         if all(_same(plan, best.decisions.plan[name]) for name, plan in instead.items()):
@@ -277,7 +259,7 @@ class _Work:
                     found.add((at, *(stored or [(at, at, at)])))
         return found
 
-    def climbed(self, best: Sharpened, constraints: Constraints) -> Sharpened:
+    def climbed(self, best: Candidate, constraints: Constraints) -> Candidate:
         """Change one body after the other as long as that is better, those that are called least first: what they
         leave of memory others can use. Then all of them together."""
         for name, plans in reversed(list(constraints.items())):
@@ -288,7 +270,7 @@ class _Work:
                 best = self.leaner(best, name, plans[0])
         return _best(best, [self.tried(best, {name: plans[0] for name, plans in constraints.items() if plans})])
 
-    def leaner(self, best: Sharpened, name: str, plan: BodyPlan) -> Sharpened:
+    def leaner(self, best: Candidate, name: str, plan: BodyPlan) -> Candidate:
         """Within what is left of memory, the plan with the first change of a body that is better."""
         own, room = self.used(best, name), self.room(best, name)
         for share in LEANER if room else LEANER[-1:]:
@@ -351,26 +333,26 @@ class _Work:
         """Micro-batches between their forward and their backward pass on the first ranks, at most."""
         return min(self.decisions.schedule.microbatches, len(self.decisions.groups))
 
-    def used(self, best: Sharpened, name: str) -> float:
+    def used(self, best: Candidate, name: str) -> float:
         """Bytes that one call of a body takes now."""
         kept = self.kept[name]
         cost = cost_of_plan(kept.graph, best.decisions.plan[name], kept.stage.mesh, self.terms(name, hides=True))
         return self.flying * cost.saved_bytes + cost.state_bytes
 
-    def room(self, best: Sharpened, name: str) -> float:
+    def room(self, best: Candidate, name: str) -> float:
         """Bytes that are left for each call of a body on the ranks that have least."""
         calls, left = Counter[tuple[int, ...]](), dict[tuple[int, ...], float]()
         for number, stage in enumerate(self.decisions.stages):
             memory = best.prediction.stages[number].memory
             calls[stage.ranks] += self.calls[number][name]
-            left[stage.ranks] = max(0.0, memory.capacity_bytes - memory.peak_bytes)
+            left[stage.ranks] = max(0.0, memory.left_bytes)
         return min(left[ranks] / count for ranks, count in calls.items() if count)
 
     def same_ends(self) -> Constraints:
         """For every body plan others with the same ends."""
         return {name: self.solutions(name, kept.ends) for name, kept in self.kept.items()}
 
-    def freed(self, best: Sharpened, *, data: bool = False) -> Sharpened:
+    def freed(self, best: Candidate, *, data: bool = False) -> Candidate:
         """With free ends: the body that is called most as it likes best, all others in accord. Only all together fit
         together; from there on bodies change one by one. `data`: what enters the model may lie otherwise, too."""
         if len({stage.mesh for stage in self.decisions.stages}) > 1:
@@ -401,7 +383,7 @@ class _Work:
         together = self.tried(best, {name: plans[0] for name, plans in moved.items()})
         return _best(best, [self.climbed(together, moved)]) if together else best
 
-    def polished(self, best: Sharpened) -> Sharpened:
+    def polished(self, best: Candidate) -> Candidate:
         """Small bodies with single choices changed as long as the evaluator finds that faster: of launches, which may
         be what matters there, block problems know nothing."""
         for name in self.open:
@@ -428,7 +410,7 @@ class _Work:
                 open_ = tuple((value, state) for value, state in plan.states if value not in dict(made.states))
                 yield replace(made, states=(*made.states, *open_), first=plan.first)
 
-    def alike(self, best: Sharpened) -> Sharpened:
+    def alike(self, best: Candidate) -> Candidate:
         """With nothing split: all ranks do the same; from there on bodies change one by one, between ends that every
         rank has whole."""
         whole = {
@@ -469,7 +451,7 @@ def _same(one: BodyPlan, other: BodyPlan) -> bool:
     )
 
 
-def _best(best: Sharpened, trials: Sequence[Sharpened | None]) -> Sharpened:
+def _best(best: Candidate, trials: Sequence[Candidate | None]) -> Candidate:
     """The best of several; the first, if none is faster by so much that it counts and lacks no more memory, and none
     fits where it does not."""
     for trial in trials:
@@ -481,6 +463,6 @@ def _best(best: Sharpened, trials: Sequence[Sharpened | None]) -> Sharpened:
     return best
 
 
-def _is_too_large(trial: Sharpened, best: Sharpened) -> bool:
+def _is_too_large(trial: Candidate, best: Candidate) -> bool:
     """Whether a plan would be better if more memory were there."""
     return trial.worth[0] > best.worth[0] and trial.step_s < best.step_s * (1 - LEAST_GAIN)

@@ -13,7 +13,7 @@ chooses dp, tp and stages anew: configurations that agree in all else have one a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
@@ -25,18 +25,11 @@ from meshwright.ir.program.program import Program
 from meshwright.planner.question.module_pins import resolved
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Price, Setting
+from meshwright.planner.refine.candidate import WORTH, Candidate
 from meshwright.planner.refine.heterogeneous import mixes
 from meshwright.planner.refine.placement.idle import subsets
-from meshwright.planner.refine.placement.placement import (
-    MOST_PRICED,
-    Worth,
-    assignment_of,
-    idle_ranks,
-    placed,
-    placements,
-    worth,
-)
-from meshwright.planner.refine.stages import Counts, Lowered, counts_of, shared_out
+from meshwright.planner.refine.placement.placement import MOST_PRICED, assignment_of, idle_ranks, placed, placements
+from meshwright.planner.refine.stages import Lowered, counts_of, shared_out
 
 MOST_MIXED = 3
 """Plans of unlike meshes whose layers are shared out."""
@@ -48,48 +41,6 @@ MOST_AGAIN = 100
 """Prices that the second placement may ask for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Custom:
-    """What a schedule made for a plan (`planner.refine.schedule`) stands for.
-
-    - `before` is the schedule in whose place it is; `before_s` the step with that, 0 where it does not fit.
-    """
-
-    before: str
-    before_s: float
-    least_s: float
-    """What no order of the plan's work takes less than."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refined:
-    """A plan on its cluster.
-
-    - `counts` are the layers of its stages, `idle` the ranks of the cluster that it does not use.
-    - `origin` is the configuration that it was made of, `config` the same with these layers; None where its stages have
-      unlike meshes.
-    """
-
-    decisions: Decisions
-    prediction: Prediction
-    counts: Counts
-    idle: tuple[int, ...]
-    config: Config | None = None
-    origin: Config | None = None
-    changed: tuple[str, ...] = ()
-    """Bodies in which axes do something else than names say (`planner.refine.operators`)."""
-    custom: Custom | None = None
-    """If the schedule was made for it."""
-
-    @property
-    def step_s(self) -> float:
-        return self.prediction.step_time_s
-
-    @property
-    def worth(self) -> Worth:
-        return worth(self.prediction)
-
-
 def improved(
     setting: Setting,
     configs: Iterable[Config],
@@ -99,10 +50,10 @@ def improved(
     limit: int = MOST_PRICED,
     mixing: bool = True,
     stop: Callable[[], bool] = lambda: False,
-) -> list[Refined]:
+) -> list[Candidate]:
     """What configurations become, the best first: each refined, and, `mixing`, mixes for each kind of micro-batch among
     them. After `stop` no more are taken up."""
-    found: list[Refined] = []
+    found: list[Candidate] = []
     kinds: dict[tuple[object, ...], Config] = {}
     for config in configs:
         if not stop():
@@ -111,7 +62,7 @@ def improved(
     for config in kinds.values() if mixing else ():
         if not stop():
             found += mixed(setting, config, global_batch, prices)
-    return sorted(found, key=lambda one: one.worth)
+    return sorted(found, key=WORTH)
 
 
 def _kind(config: Config) -> tuple[object, ...]:
@@ -122,7 +73,7 @@ def _kind(config: Config) -> tuple[object, ...]:
 
 def refined(
     setting: Setting, config: Config, global_batch: int, prices: Prices, *, limit: int = MOST_PRICED
-) -> list[Refined]:
+) -> list[Candidate]:
     """Plans made of a configuration, the best first; none is worse than its template. Degrees that multiply to fewer
     ranks than the cluster has leave the others idle."""
     fold = setting.fold(config)
@@ -156,7 +107,7 @@ def refined_plan(
     *,
     limit: int = MOST_PRICED,
     allowed: Callable[[Decisions], object] = lambda plan: plan,
-) -> list[Refined]:
+) -> list[Candidate]:
     """Any plan placed, and its layers shared out: the best first, and after it those that other ways to give kinds
     of devices to groups lead to."""
     cluster = prices.cluster
@@ -170,15 +121,15 @@ def refined_plan(
     for place in placements(decisions, cluster, judge, subsets=offered, limit=limit):
         shared = shared_out(place.decisions, fold, lowered, judge, prices, limit=min(limit, MOST_CUT), allowed=allowed)
         found.append(_refined(shared.decisions, shared.prediction, fold, cluster))
-    best = min(found, key=lambda one: one.worth)
+    best = min(found, key=WORTH)
     if cluster.unlike:
         again = placed(best.decisions, cluster, judge, limit=min(limit, MOST_AGAIN))
-        if worth(again.prediction) < best.worth:
+        if again.worth < best.worth:
             found.append(_refined(again.decisions, again.prediction, fold, cluster))
-    return sorted(found, key=lambda one: one.worth)
+    return sorted(found, key=WORTH)
 
 
-def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -> list[Refined]:
+def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -> list[Candidate]:
     """Plans in which every pool has stages and meshes of its own, the best first; none on a cluster of one pool."""
     cluster, fold = prices.cluster, setting.fold(config)
     if len(cluster.pools) == 1:
@@ -197,14 +148,14 @@ def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -
             found.append(_refined(setting.allowed(plan, fold), judge(plan), fold, cluster))
         except (NotExpressible, PartialAcross, PinUnmet):
             continue
-    best = sorted(found, key=lambda one: one.worth)[:MOST_MIXED]
+    best = sorted(found, key=WORTH)[:MOST_MIXED]
     shared = [
         shared_out(one.decisions, fold, lowered, judge, prices, allowed=lambda plan: setting.allowed(plan, fold))
         for one in best
     ]
     again = [_refined(one.decisions, one.prediction, fold, cluster) for one in shared]
-    return sorted((replace(one, origin=config) for one in again), key=lambda one: one.worth)
+    return sorted((replace(one, origin=config) for one in again), key=WORTH)
 
 
-def _refined(decisions: Decisions, prediction: Prediction, fold: Fold, cluster: Cluster) -> Refined:
-    return Refined(decisions, prediction, counts_of(decisions, fold), idle_ranks(decisions, cluster))
+def _refined(decisions: Decisions, prediction: Prediction, fold: Fold, cluster: Cluster) -> Candidate:
+    return Candidate(decisions, prediction, counts_of(decisions, fold), idle_ranks(decisions, cluster))

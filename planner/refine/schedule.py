@@ -1,6 +1,6 @@
 """A pipeline schedule made for a plan: its own seconds, its own room.
 
-    Refined -> Job -> an order (`planner.scheduling`) -> Decisions with action lists, priced -> the better of the two
+    Candidate -> Job -> an order (`planner.scheduling`) -> Decisions with action lists, priced -> the better of the two
 
 Named schedules are made for stages that take equally long. What those of a plan take, and what its ranks have room for,
 is read from the evaluator (`Step`): with weight gradients apart, and, if the plan has whole backward passes, with those
@@ -28,8 +28,8 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.program import Program
 from meshwright.ir.schedules import CUSTOM, WorkLists, decode, with_work, work_of
 from meshwright.planner.question.pricing import Setting
-from meshwright.planner.refine.refine import Custom, Refined
-from meshwright.planner.refine.stages import Counts, recut
+from meshwright.planner.refine.candidate import WORTH, Candidate, Counts, Custom
+from meshwright.planner.refine.stages import recut
 from meshwright.planner.scheduling import Budget, Job, Lists, as_job, floor_s, group_floor_s, in_halves, schedule
 from meshwright.planner.scheduling.exact import certified
 
@@ -64,20 +64,20 @@ TRIED = 3
 
 def customised(
     setting: Setting,
-    plans: Sequence[Refined],
+    plans: Sequence[Candidate],
     global_batch: int,
     prices: Prices,
     *,
     asked: bool,
     layers: bool,
     stop: Callable[[], bool],
-    writes: Callable[[Refined], bool] = lambda _: True,
-) -> tuple[Refined | None, tuple[str, ...]]:
+    writes: Callable[[Candidate], bool] = lambda _: True,
+) -> tuple[Candidate | None, tuple[str, ...]]:
     """The best of these plans with a schedule made for it, if that is better than all of them; and which were too large
     to try. `asked`: the best with such a schedule even if none is better, with more work. `layers`: they may be shared
     out anew for it. `writes`: whether code is written for what would be the answer."""
-    best = min(plans, key=lambda one: one.worth, default=None)
-    found: Refined | None = None
+    best = min(plans, key=WORTH, default=None)
+    found: Candidate | None = None
     source: _Case | None = None
     notes: dict[str, str] = {}
     left = WORK_ASKED if asked else WORK
@@ -103,12 +103,12 @@ def customised(
         shared, last = _shared_again(source, found, looks=LOOKS_ASKED if asked else LOOKS, stop=stop)
         if asked and last is not source:
             again = last.made(Budget(left), certify=not stop())
-            shared = min(again or shared, shared, key=lambda one: one.worth)
+            shared = min(again or shared, shared, key=WORTH)
         found = shared if shared is found or writes(shared) else found
     return found, tuple(f"no schedule was made for {what}: {large}" for what, large in notes.items())
 
 
-def _is_better(made: Refined, best: Refined | None) -> bool:
+def _is_better(made: Candidate, best: Candidate | None) -> bool:
     if best is None:
         return True
     (lack, step_s, _), (least, least_s, _) = made.worth, best.worth
@@ -135,7 +135,7 @@ class _Case:
 
     setting: Setting
     prices: Prices
-    plan: Refined
+    plan: Candidate
     fold: Fold
     global_batch: int
     job: Job
@@ -149,7 +149,7 @@ class _Case:
         """What no order of it takes less than."""
         return floor_s(self.job) * self.straggling
 
-    def promises(self, best: Refined | None) -> bool:
+    def promises(self, best: Candidate | None) -> bool:
         """Whether there may be enough to gain over a plan."""
         return best is None or not self.plan.prediction.fits or self.least_s <= (1 - POSSIBLE) * best.step_s
 
@@ -168,7 +168,7 @@ class _Case:
         except (LayersIndivisible, BodyUnplanned):
             return None
 
-    def made(self, budget: Budget, *, certify: bool) -> Refined | None:
+    def made(self, budget: Budget, *, certify: bool) -> Candidate | None:
         """The plan with the best order that was found; its own, if none is known to fit. None if the target cannot run
         such lists."""
         job, answer = self.job, schedule(self.job, [self.lists], budget)
@@ -181,7 +181,7 @@ class _Case:
                 best, least_s = certificate.best, certificate.bound_s
         return self.priced(best.lists, least_s * self.straggling)
 
-    def priced(self, lists: Lists, least_s: float) -> Refined | None:
+    def priced(self, lists: Lists, least_s: float) -> Candidate | None:
         """The plan with these lists."""
         plan, before = self.plan, self.plan.decisions.schedule
         work = WorkLists(self.job.shape, lists)
@@ -201,7 +201,7 @@ class _Case:
         )
 
 
-def _cases(setting: Setting, plans: Sequence[Refined], global_batch: int, prices: Prices) -> Iterator[_Case]:
+def _cases(setting: Setting, plans: Sequence[Candidate], global_batch: int, prices: Prices) -> Iterator[_Case]:
     """Every plan that is a pipeline, in every way to run its backward passes."""
     for plan in plans:
         if len(plan.decisions.groups) == 1:
@@ -240,7 +240,7 @@ def _ways(program: Program) -> Iterator[Program]:
 # Layers --------------------------------------------------------------------------------------------------------------
 
 
-def _shared_again(case: _Case, made: Refined, *, looks: int, stop: Callable[[], bool]) -> tuple[Refined, _Case]:
+def _shared_again(case: _Case, made: Candidate, *, looks: int, stop: Callable[[], bool]) -> tuple[Candidate, _Case]:
     """The plan, and its case, with single layers moved away from the group that bounds it, as long as a schedule made
     for that is faster. `looks` is for how many ways to share them out a bound may be asked for."""
     best, seen = made, {made.counts}

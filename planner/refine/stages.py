@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
@@ -34,12 +33,10 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.stages import Cuts, cuts_at, layer_calls
 from meshwright.ir.program.lower import stages_of
 from meshwright.ir.program.program import Program
-from meshwright.planner.refine.placement.placement import Judge, worth
+from meshwright.planner.refine.candidate import Candidate, Counts, climb
+from meshwright.planner.refine.placement.placement import Judge
 
 Lowered = Callable[[Decisions], Program]
-
-Counts = tuple[int, ...]
-"""The layers of every stage, along the model."""
 
 BEST_CUTS = 3
 """Cuts by the screening formula that are priced as whole plans."""
@@ -55,16 +52,6 @@ MOST_PAIRS = 32
 
 _SAME = 1e-9
 """Of seconds, as a share: a difference below this is rounding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """A plan with its layers shared out, its price, and how many plans were priced for it."""
-
-    counts: Counts
-    decisions: Decisions
-    prediction: Prediction
-    priced: int
 
 
 # Cutting a plan elsewhere --------------------------------------------------------------------------------------------
@@ -326,61 +313,52 @@ def shared_out(
     *,
     limit: int = MOST_PRICED,
     allowed: Callable[[Decisions], object] = lambda plan: plan,
-) -> Shared:
+) -> Candidate:
     """The plan with its layers shared out for the fastest step that fits, as far as `limit` prices go. `allowed` raises
     what the target refuses of a cut."""
     search = _Search(decisions, fold, judge, limit, allowed)
-    if len(decisions.stages) > 1:
-        for _, counts in best_cuts(Cells(decisions, fold, lowered, prices)):
-            search.consider(counts)
-        search.move()
-    return Shared(search.counts, search.decisions, search.prediction, search.priced)
+    best = search.start
+    if len(decisions.stages) == 1:
+        return best
+    for _, counts in best_cuts(Cells(decisions, fold, lowered, prices)):
+        found = search.cut(best, counts)
+        best = found if found is not None and found.worth < best.worth else best
+    return climb(best, search.neighbours)
 
 
 class _Search:
-    """What was priced, and the best of it."""
+    """Cuts of a plan, each priced once, as far as there are prices."""
 
     def __init__(
         self, decisions: Decisions, fold: Fold, judge: Judge, limit: int, allowed: Callable[[Decisions], object]
     ) -> None:
-        self.fold, self.judge, self.limit, self.allowed = fold, judge, limit, allowed
-        self.decisions, self.counts = decisions, counts_of(decisions, fold)
-        self.prediction = judge(decisions)
-        self.worth = worth(self.prediction)
-        self.priced, self.seen = 1, {self.counts}
+        self.fold, self.judge, self.left, self.allowed = fold, judge, limit - 1, allowed
+        self.start = Candidate(decisions, judge(decisions), counts_of(decisions, fold))
+        self.seen = {self.start.counts}
 
-    def consider(self, counts: Counts) -> bool:
-        """Price a cut that is new and can be, if there is a price left; whether it is the best so far."""
-        if counts in self.seen or self.priced >= self.limit:
-            return False
+    def cut(self, best: Candidate, counts: Counts) -> Candidate | None:
+        """The plan with so many layers in each stage, if that is new, can be, and there is a price left."""
+        if counts in self.seen or self.left <= 0:
+            return None
         self.seen.add(counts)
         try:
-            decisions = recut(self.decisions, self.fold, counts)
+            decisions = recut(best.decisions, self.fold, counts)
             self.allowed(decisions)
             prediction = self.judge(decisions)
         except (LayersIndivisible, BodyUnplanned, NotExpressible, PartialAcross, PinUnmet):
-            return False
-        self.priced += 1
-        if (found := worth(prediction)) >= self.worth:
-            return False
-        self.decisions, self.counts, self.prediction, self.worth = decisions, counts, prediction, found
-        return True
+            return None
+        self.left -= 1
+        return Candidate(decisions, prediction, counts)
 
-    def move(self) -> None:
-        """Move single layers away from the stage that is slowest, or lacks most, or of few from any, as long as that
-        helps."""
-        while self.priced < self.limit:
-            if not any(self.consider(counts) for counts in self._moves()):
-                return
-
-    def _moves(self) -> Iterator[Counts]:
-        stages = self.prediction.stages
-        full = max(stages, key=lambda one: one.memory.peak_bytes - one.memory.capacity_bytes).stage
+    def neighbours(self, best: Candidate) -> Iterator[Candidate | None]:
+        """Single layers moved away from the stage that is slowest, or lacks most, or of few from any."""
+        stages, counts = best.prediction.stages, best.counts
+        full = max(stages, key=lambda one: one.memory.lacks_bytes).stage
         slow = max(stages, key=lambda one: one.forward_s + one.backward_s).stage
-        counts = self.counts
         by_speed = sorted(stages, key=lambda one: one.forward_s + one.backward_s)
         others = range(len(stages)) if len(stages) <= FEW_STAGES else ()
-        for giver in dict.fromkeys((*((full, slow) if self.worth[0] else (slow,)), *others)):
+        for giver in dict.fromkeys((*(() if best.prediction.fits else (full,)), slow, *others)):
             for taker in (one.stage for one in by_speed if one.stage != giver):
                 if counts[giver]:
-                    yield tuple(count - (stage == giver) + (stage == taker) for stage, count in enumerate(counts))
+                    moved = (count - (stage == giver) + (stage == taker) for stage, count in enumerate(counts))
+                    yield self.cut(best, tuple(moved))

@@ -13,23 +13,23 @@ that each copy has beside it (`ir.sharding.shares`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from heapq import heapify, heapreplace
 from math import inf
 
 from meshwright.cost_models.memory.peak import held_by_peers
-from meshwright.cost_models.prediction import Held, Prediction
+from meshwright.cost_models.prediction import Held
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.program import Program
-from meshwright.ir.sharding.shares import axis_of, batch_shares, state_shares
+from meshwright.ir.sharding.shares import axis_of, batch_shares, shares_of, state_shares
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Setting
-from meshwright.planner.refine.placement.placement import Worth, worth
+from meshwright.planner.refine.candidate import WORTH, Candidate, climb
 
 LAYOUT = "shares"
 """What a target must be able to do (`ir.target.capabilities`)."""
@@ -57,21 +57,6 @@ SLACK = 0.98
 """Of the room that a copy has for states, the part that is meant to be filled: shards are whole rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uneven:
-    """A plan whose copies take unequal shares, and the configuration that it was made of."""
-
-    config: Config
-    decisions: Decisions
-    prediction: Prediction
-    sizes: tuple[int, ...]
-    """Sequences of a micro-batch on each copy."""
-
-    @property
-    def worth(self) -> Worth:
-        return worth(self.prediction)
-
-
 def unevenly(
     setting: Setting,
     configs: Iterable[Config],
@@ -81,7 +66,7 @@ def unevenly(
     below_s: float = inf,
     grants: Callable[[Config], bool] = lambda config: True,
     stop: Callable[[], bool] = lambda: False,
-) -> Uneven | None:
+) -> Candidate | None:
     """The best plan with unequal shares that becomes of configurations, if it may take less than `below_s`; none where
     all devices are alike, or the target cannot have it."""
     if len(prices.cluster.pools) == 1 or LAYOUT not in {line.name for line in setting.target.layouts}:
@@ -92,13 +77,13 @@ def unevenly(
             for case in _cases(setting, config, global_batch, prices):
                 found = (case.shared_s, config)
                 kinds[_kind(config)] = min(kinds.get(_kind(config), found), found, key=lambda one: one[0])
-    best: Uneven | None = None
+    best: Candidate | None = None
     for _, config in sorted(kinds.values(), key=lambda one: (one[0], str(one[1])))[:MOST_KINDS]:
         for variant in _variants(config, global_batch):
             for case in _cases(setting, variant, global_batch, prices) if grants(variant) and not stop() else ():
                 if case.shared_s * PROMISES < below_s:
-                    best = min(filter(None, (best, case.answer(below_s))), key=lambda one: one.worth, default=None)
-                    below_s = min(below_s, best.prediction.step_time_s) if best and best.prediction.fits else below_s
+                    best = min(filter(None, (best, case.answer(below_s))), key=WORTH, default=None)
+                    below_s = min(below_s, best.step_s) if best and best.prediction.fits else below_s
     return best
 
 
@@ -178,19 +163,15 @@ class _Case:
         mean = len(self.copies_s) / sum(1 / seconds for seconds in self.copies_s)
         return self.setting.price(self.program).step_time_s * mean / max(self.copies_s)
 
-    def answer(self, below_s: float) -> Uneven | None:
+    def answer(self, below_s: float) -> Candidate | None:
         """The best shares, priced; None where equal ones are. What is far from `below_s` is not moved."""
         best = self.tried(by_speed(self.config.batch, self.copies_s))
-        if best is None or best.prediction.step_time_s * PROMISES > below_s:
+        if best is None or best.step_s * PROMISES > below_s:
             return best
-        for _ in range(MOST_MOVES if best.prediction.fits else FEW_MOVES):
-            better = min(filter(None, map(self.tried, self._moves(best))), key=lambda one: one.worth, default=best)
-            if better.worth >= best.worth:
-                break
-            best = better
-        return best
+        moves = MOST_MOVES if best.prediction.fits else FEW_MOVES
+        return climb(best, lambda one: map(self.tried, self._moves(one)), steepest=True, moves=moves)
 
-    def tried(self, sizes: tuple[int, ...]) -> Uneven | None:
+    def tried(self, sizes: tuple[int, ...]) -> Candidate | None:
         """A plan with these shares of the batch, and where it does not fit with shares of states that do."""
         if len(set(sizes)) == 1:
             return None
@@ -200,28 +181,29 @@ class _Case:
             prediction = self.setting.price(program)
         except MeshwrightError:
             return None
-        found = Uneven(self.config, plan, prediction, sizes)
+        found = Candidate(plan, prediction, config=self.config)
         return found if prediction.fits or not self.config.zero else self._roomier(found, program)
 
-    def _roomier(self, found: Uneven, program: Program) -> Uneven:
+    def _roomier(self, found: Candidate, program: Program) -> Candidate:
         """With states shared out by room, if the target can have that and it helps."""
         try:
             plan = self.setting.allowed(state_shares(found.decisions, self.fold, self._rooms(program)), self.fold)
         except MeshwrightError:
             return found
         again = replace(found, decisions=plan, prediction=self.setting.price(self.lowered(plan)))
-        return min(found, again, key=lambda one: one.worth)
+        return min(found, again, key=WORTH)
 
-    def _moves(self, best: Uneven) -> Iterator[tuple[int, ...]]:
+    def _moves(self, best: Candidate) -> Iterator[tuple[int, ...]]:
         """One sequence from each copy of the slowest kind, where the plan does not fit of any, to as many of another;
         and from one to one."""
-        kinds = sorted(set(self.copies_s), key=lambda seconds: -self._pace_s(best.sizes, seconds))
+        sizes = sizes_of(best.decisions, self.config.batch)
+        kinds = sorted(set(self.copies_s), key=lambda seconds: -self._pace_s(sizes, seconds))
         for giver in kinds[:1] if best.prediction.fits else kinds:
             for taker in kinds:
-                givers = [at for at, own in enumerate(self.copies_s) if own == giver and best.sizes[at] > 1]
+                givers = [at for at, own in enumerate(self.copies_s) if own == giver and sizes[at] > 1]
                 takers = [at for at, own in enumerate(self.copies_s) if own == taker and taker != giver]
                 for few in dict.fromkeys((min(len(givers), len(takers)), 1 if givers and takers else 0)):
-                    moved = list(best.sizes)
+                    moved = list(sizes)
                     for one, other in zip(givers[-few:], takers[:few], strict=True) if few else ():
                         moved[one], moved[other] = moved[one] - 1, moved[other] + 1
                     if few:
@@ -244,6 +226,12 @@ class _Case:
         return [max(room, LEAST_ROOM * max(rooms)) for room in rooms]
 
 
+def sizes_of(decisions: Decisions, batch: int) -> tuple[int, ...]:
+    """How many of so many sequences each copy takes."""
+    shares = shares_of(decisions)
+    return tuple(share * batch // sum(shares) for share in shares)
+
+
 def _by_copy(
     coordinates: Callable[[int], dict[str, int]], ranks: Sequence[int], axis: str, copies: int
 ) -> list[tuple[int, ...]]:
@@ -258,7 +246,7 @@ def _room_bytes(held: Held, zero: int) -> float:
     """What a rank has for states that ZeRO cuts."""
     stored = dict(held.parts)
     cut = sum(stored[name] for name in ("optimizer", "gradients", "parameters")[:zero])
-    return (held.capacity_bytes - held.peak_bytes) * SLACK + cut
+    return held.left_bytes * SLACK + cut
 
 
 def by_speed(batch: int, copies_s: Sequence[float]) -> tuple[int, ...]:

@@ -13,10 +13,10 @@ import pytest
 
 from meshwright.ir.errors import LayersIndivisible, ScheduleImpossible
 from meshwright.planner.answer import finalists
-from meshwright.planner.answer.finalists import finished, lacks_bytes, written
+from meshwright.planner.answer.finalists import finished, written
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Config
-from meshwright.planner.refine.refine import Refined
+from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.search.search import Found
 from tests.planner.told import config, price
 
@@ -169,16 +169,16 @@ def test_of_equals_the_first_by_its_words_is_taken() -> None:
 
 def test_what_the_fullest_stage_lacks() -> None:
     two = ((1.0, 1.0), (1.0, 1.0))
-    assert lacks_bytes(price(1.0, -5.0, -6.0, stages_s=two)) == 0
-    assert lacks_bytes(price(1.0, 3.0, 4.0, stages_s=two)) == 4
-    assert lacks_bytes(price(1.0, -9.0, 4.0, stages_s=two)) == 4
+    assert price(1.0, -5.0, -6.0, stages_s=two).lacks_bytes == 0
+    assert price(1.0, 3.0, 4.0, stages_s=two).lacks_bytes == 4
+    assert price(1.0, -9.0, 4.0, stages_s=two).lacks_bytes == 4
 
 
-def refined(step_s: float, lacks: float = 0.0, **changes: Any) -> Refined:
+def refined(step_s: float, lacks: float = 0.0, **changes: Any) -> Candidate:
     own: dict[str, Any] = {"config": config(pp=2), "counts": (1, 1), "idle": (), "shares": {}}
     own |= {"decisions": Plan((Staged((0, 1)), Staged((2, 3))), f"{step_s}"), "origin": config(pp=2)} | changes
     prediction = price(step_s, lacks, **own.pop("shares"))
-    return Refined(prediction=prediction, **own)
+    return Candidate(prediction=prediction, **own)
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def test_code_is_written_for_the_configuration_or_what_it_was_made_of() -> None:
 class Makers:
     """Stands in for all that makes something of a plan; says what it was asked."""
 
-    refined: list[Refined] = field(default_factory=list)
+    refined: list[Candidate] = field(default_factory=list)
     sharper: dict[str, float] = field(default_factory=dict)
     """Seconds of plans by name, with operators chosen anew."""
     uneven: Any = None
-    made: Refined | None = None
+    made: Candidate | None = None
     notes: tuple[str, ...] = ()
     contexts: tuple[str, ...] = ()
     improved_of: list[Any] = field(default_factory=list)
@@ -227,7 +227,7 @@ class Makers:
     uneven_of: list[Any] = field(default_factory=list)
     custom_of: list[Any] = field(default_factory=list)
 
-    def improve(self, setting: Any, chosen: Any, global_batch: int, prices: Any, **how: Any) -> list[Refined]:
+    def improve(self, setting: Any, chosen: Any, global_batch: int, prices: Any, **how: Any) -> list[Candidate]:
         self.improved_of.append((chosen, global_batch, how["limit"], how["mixing"]))
         return list(self.refined)
 
@@ -457,13 +457,12 @@ def test_nothing_stored_in_shards_is_tried_where_that_is_much_to_tell(
 def test_unequal_shares_are_tried_of_the_quickest(makers: Makers) -> None:
     """Below what refining found that fits; what comes out has no origin, and is not sharpened."""
     rows = [(config(mbs=n), 10.0 - n / 8, 0.0) for n in range(1, 31)]
-    uneven = SimpleNamespace(
-        decisions=Plan((Staged((0,)), Staged((1,))), "uneven"), prediction=price(0.5), config=config(dp=2)
-    )
+    decisions: Any = Plan((Staged((0,)), Staged((1,))), "uneven")
+    uneven = Candidate(decisions, price(0.5), config=config(dp=2))
     makers.refined, makers.uneven = [refined(2.0), refined(1.0, 1.0)], uneven
     found, _ = finished(search(*rows), asked(), never)
     assert makers.uneven_of == [([config(mbs=n) for n in range(30, 6, -1)], 2.0, True)]
-    assert found == Refined(uneven.decisions, uneven.prediction, (2, 2), (7,), config=config(dp=2))
+    assert found == Candidate(uneven.decisions, uneven.prediction, (2, 2), (7,), config=config(dp=2))
     assert makers.sharpened_of == []
     makers.refined = []
     finished(search(*rows), asked(), never)
@@ -494,7 +493,7 @@ def test_where_a_stage_has_no_layers_all_else_of_the_kind_is_tried_so(makers: Ma
     assert {plan.groups for _, plan in lowered} == {seats.groups}
     assert {ranks for ranks, one in told.setting.asked if one.stage_blocks} == {8}
     made = lowered[0][1]
-    assert found == Refined(
+    assert found == Candidate(
         made, price(0.5), (0, 4), (9,), config=replace(others[0], stage_blocks=(0, 4)), origin=others[0]
     )
     lowered.clear()

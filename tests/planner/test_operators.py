@@ -24,8 +24,9 @@ from meshwright.ir.target.capabilities import ANY
 from meshwright.ir.target.workload import Workload
 from meshwright.planner.answer.solve import solve
 from meshwright.planner.refine import operators
+from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.heterogeneous import Part, over_parts
-from meshwright.planner.refine.operators import LEAST_GAIN, Blocks, Sharpened, _Work, sharpened
+from meshwright.planner.refine.operators import LEAST_GAIN, Blocks, _Work, sharpened
 from tests.planner.refining import LLAMA, Case, hosts
 from tests.planner.solved import question
 from tests.planner.told import price
@@ -57,12 +58,12 @@ def toy_case(folder: Path, text: str) -> Case:
     return Case(str(path), hosts(2, per_host=2), seq=16, batch=4)
 
 
-def answers(case: Case, pins: str, blocks: Blocks | None = None) -> list[Sharpened]:
+def answers(case: Case, pins: str, blocks: Blocks | None = None) -> list[Candidate]:
     fold, plan = case.plan(pins)
     return sharpened(case.setting, plan, fold, case.batch, case.prices, blocks=blocks)
 
 
-def shown(found: list[Sharpened]) -> list[tuple[object, ...]]:
+def shown(found: list[Candidate]) -> list[tuple[object, ...]]:
     return [(decisions_to_json(one.decisions), one.step_s, one.changed) for one in found]
 
 
@@ -242,27 +243,27 @@ class Named:
     states: tuple[Any, ...] = ()
 
 
-def sharper(step_s: float, lacks: float = 0.0, *changed: str) -> Sharpened:
+def sharper(step_s: float, lacks: float = 0.0, *changed: str) -> Candidate:
     plan: Any = SimpleNamespace()
-    return Sharpened(plan, price(step_s, lacks), changed)
+    return Candidate(plan, price(step_s, lacks), changed=changed)
 
 
 class Told(_Work):
     """Changes whose prices are told: by the plans that take the place of others."""
 
-    def __init__(self, prices: dict[str, Sharpened], leaner: dict[float, list[str]] | None = None) -> None:
+    def __init__(self, prices: dict[str, Candidate], leaner: dict[float, list[str]] | None = None) -> None:
         self.told, self.fewer, self.asked, self.within = prices, leaner or {}, list[str](), list[float]()
         self.room_bytes = 8.0
 
-    def tried(self, best: Sharpened, instead: Any) -> Sharpened | None:
+    def tried(self, best: Candidate, instead: Any) -> Candidate | None:
         word = "+".join(plan.of for plan in instead.values())
         self.asked.append(word)
         return self.told.get(word)
 
-    def used(self, best: Sharpened, name: str) -> float:
+    def used(self, best: Candidate, name: str) -> float:
         return 20.0
 
-    def room(self, best: Sharpened, name: str) -> float:
+    def room(self, best: Candidate, name: str) -> float:
         return self.room_bytes
 
     def solutions(self, name: str, ends: Any, within: float = inf) -> Any:
@@ -294,7 +295,7 @@ TWO: Any = {"a": [Named("a", "a1"), Named("a", "a2")], "b": [Named("b", "b1")], 
         ({"a1": sharper(5.0, 1.0), "a2": sharper(9.0), "a28": sharper(1.0)}, 9.0, ["b1", "a1", "a2", "a1+b1"]),
     ],
 )
-def test_bodies_are_changed_one_by_one(prices: dict[str, Sharpened], best: float, asked: list[str]) -> None:
+def test_bodies_are_changed_one_by_one(prices: dict[str, Candidate], best: float, asked: list[str]) -> None:
     leaner = {28.0: ["b28"], 24.0: ["b24"], 20.0: ["b20"]} if any(word > "b2" for word in prices) else {}
     work = Told(prices, leaner)
     assert work.climbed(START, TWO).step_s == best
@@ -318,7 +319,7 @@ def test_without_room_only_what_takes_as_little_is_sought() -> None:
         (sharper(10.0), sharper(11.0), False),
     ],
 )
-def test_what_is_better(best: Sharpened, trial: Sharpened, taken: bool) -> None:
+def test_what_is_better(best: Candidate, trial: Candidate, taken: bool) -> None:
     work = Told({"a1": trial})
     assert work.climbed(best, {"a": [Named("a", "a1")]}) is (trial if taken else best)  # type: ignore[list-item]
 
@@ -334,7 +335,7 @@ def test_room_for_a_body_where_there_is_least() -> None:
     )
     work.calls = [Counter(a=3), Counter(a=1, b=2), Counter(a=1), Counter(b=1), Counter(c=1)]
     lacks = (-60.0, -12.0, -60.0, 5.0, -1.0)
-    best = Sharpened(work.decisions, price(1.0, *lacks, stages_s=((1.0, 1.0),) * 5), ())
+    best = Candidate(work.decisions, price(1.0, *lacks, stages_s=((1.0, 1.0),) * 5), changed=())
     assert [work.room(best, name) for name in "abc"] == [12.0, 0.0, 1.0]
     work.calls[1] = Counter()
     assert work.room(best, "a") == 15.0
@@ -365,8 +366,8 @@ class Near(Told):
 def test_single_choices_are_changed_as_long_as_one_helps() -> None:
     """From the better plan on; a body of which none helps is gone through once."""
 
-    def made(step_s: float, first: str, second: str) -> Sharpened:
-        return Sharpened(whole_plan(Named("a", first), Named("b", second)), price(step_s), (first, second))
+    def made(step_s: float, first: str, second: str) -> Candidate:
+        return Candidate(whole_plan(Named("a", first), Named("b", second)), price(step_s), changed=(first, second))
 
     start = made(10.0, "a0", "b0")
     after = {"a0": ["a1", "a2"], "a1": ["a3"], "a3": ["a1"], "b0": ["b1", "b2"]}

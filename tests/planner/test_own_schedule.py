@@ -24,7 +24,8 @@ from meshwright.planner.answer.solve import Solved, Stop, solve
 from meshwright.planner.plan.file import plan_text, read_plan
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import schedule as module
-from meshwright.planner.refine.refine import Custom, Refined, mixed
+from meshwright.planner.refine.candidate import Candidate, Custom
+from meshwright.planner.refine.refine import mixed
 from meshwright.planner.refine.schedule import customised, job_of
 from meshwright.planner.refine.stages import counts_of
 from meshwright.planner.scheduling import Budget, Job, Lists, all_fit, in_halves, ordered, schedule
@@ -139,10 +140,10 @@ def test_a_step_is_exact(name: str, apart: bool) -> None:
 
 def made(
     case: Case, pins: str, *, asked: bool = False, layers: bool = False
-) -> tuple[Refined, Refined | None, tuple[str, ...]]:
+) -> tuple[Candidate, Candidate | None, tuple[str, ...]]:
     config = case.config(pins)
     fold, plan = case.plan(pins)
-    before = Refined(plan, case.price(fold, plan), counts_of(plan, fold), (), config=config, origin=config)
+    before = Candidate(plan, case.price(fold, plan), counts_of(plan, fold), (), config=config, origin=config)
     found, notes = customised(
         case.setting, [before], case.batch, case.prices, asked=asked, layers=layers, stop=lambda: False
     )
@@ -351,9 +352,9 @@ def test_names_alone_do_not_say_it(small: str) -> None:
 
 def test_pipelines_that_would_be_fast_without_waits_get_a_schedule_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind what was refined come six more as the search priced them: its answer, then the least busy ones."""
-    tried: list[Refined] = []
+    tried: list[Candidate] = []
 
-    def watched(setting: object, plans: list[Refined], *_: object, **__: object) -> tuple[None, tuple[str, ...]]:
+    def watched(setting: object, plans: list[Candidate], *_: object, **__: object) -> tuple[None, tuple[str, ...]]:
         tried.extend(plans)
         return None, ()
 
@@ -402,10 +403,10 @@ def test_the_answer_of_the_search_is_made_a_schedule_for_first(answer: str, orde
 # In numbers ----------------------------------------------------------------------------------------------------------
 
 
-def plan_for(step_s: float, lacks: float = 0.0, **changes: Any) -> Refined:
+def plan_for(step_s: float, lacks: float = 0.0, **changes: Any) -> Candidate:
     own: dict[str, Any] = {"counts": (3, 3), "config": config(pp=2), "origin": config(pp=2)}
     own |= {"decisions": SimpleNamespace(groups=((0,), (1,)))} | changes
-    return Refined(prediction=price(step_s, lacks), idle=(), **own)
+    return Candidate(prediction=price(step_s, lacks), **own)
 
 
 @dataclass
@@ -413,9 +414,9 @@ class Told:
     """A case: what no order is below, what is made of it and what that takes of the budget; and of other shares of
     layers the same."""
 
-    plan: Refined
+    plan: Candidate
     least_s: float
-    result: Refined | None
+    result: Candidate | None
     spends: int = 0
     size: int = 100
     others: dict[tuple[int, ...], Told] = field(default_factory=dict)
@@ -430,10 +431,10 @@ class Told:
         shape = SimpleNamespace(stages=self.stages, depth=len(group_of))
         return SimpleNamespace(size=self.size, shape=shape, group_of=group_of, told=self)
 
-    def promises(self, best: Refined | None) -> bool:
+    def promises(self, best: Candidate | None) -> bool:
         return best is None or self.least_s <= 0.99 * best.step_s
 
-    def made(self, budget: Budget, *, certify: bool) -> Refined | None:
+    def made(self, budget: Budget, *, certify: bool) -> Candidate | None:
         self.budgets.append((budget.left, certify))
         budget.left -= self.spends
         return self.result
@@ -444,8 +445,8 @@ class Told:
 
 
 def customise(
-    monkeypatch: pytest.MonkeyPatch, cases: list[Told], plans: list[Refined] | None = None, **how: Any
-) -> tuple[Refined | None, tuple[str, ...]]:
+    monkeypatch: pytest.MonkeyPatch, cases: list[Told], plans: list[Candidate] | None = None, **how: Any
+) -> tuple[Candidate | None, tuple[str, ...]]:
     monkeypatch.setattr(module, "_cases", lambda *_: iter(cases))
     monkeypatch.setattr(module, "group_floor_s", lambda job, group: job.told.bounds[group])
     given: Any = None, [plan_for(10.0)] if plans is None else plans, 64, None
@@ -497,7 +498,7 @@ def test_what_no_code_is_written_for_is_passed_over(monkeypatch: pytest.MonkeyPa
     cases = [Told(plan_for(10.0), 5.0, plan_for(7.0)), Told(plan_for(10.0), 6.0, plan_for(8.0))]
     asked: list[float] = []
 
-    def writes(one: Refined) -> bool:
+    def writes(one: Candidate) -> bool:
         asked.append(one.step_s)
         return one.step_s != 7.0
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import RanksMissing
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.planner.refine.placement.placement import assignment_of, idle_ranks, on_ranks, placed, placements, worth
+from meshwright.planner.refine.placement.placement import assignment_of, idle_ranks, on_ranks, placed, placements
 from meshwright.planner.refine.placement.symmetry import Seats
 from meshwright.planner.refine.refine import refined
 from tests.planner import told
@@ -60,12 +61,12 @@ def test_small_clusters_are_solved_as_by_brute_force(small: str, seed: int, coun
     """No order of hosts is better; where stages are hosts there is nothing else to choose, and the best is met."""
     case = Case(small, hosts(count, matrix(count, random.Random(seed))), batch=60 if count in (3, 5) else 64)
     fold, plan = case.plan(pins)
-    brute = min(worth(case.price(fold, permuted(plan, order, 4))) for order in permutations(range(count)))
+    brute = min(case.price(fold, permuted(plan, order, 4)).worth for order in permutations(range(count)))
     found = placed(plan, case.cluster, lambda one: case.price(fold, one))
-    assert worth(found.prediction) <= brute
-    assert worth(found.prediction) == worth(case.price(fold, found.decisions))
+    assert found.prediction.worth <= brute
+    assert found.prediction.worth == case.price(fold, found.decisions).worth
     if "tp=4,pp" in pins:
-        assert worth(found.prediction) == brute
+        assert found.prediction.worth == brute
 
 
 ALIKE = {
@@ -106,7 +107,7 @@ def test_exchanging_what_is_alike_changes_no_price(small: str, name: str, draw: 
     one = on_ranks(plan, ranks)
     other = on_ranks(plan, Seats(cluster).canonical(ranks))
     assert sorted(assignment_of(other)) == sorted(ranks)
-    assert worth(case.price(fold, one)) == worth(case.price(fold, other))
+    assert case.price(fold, one).worth == case.price(fold, other).worth
     assert Seats(cluster).canonical(assignment_of(other)) == assignment_of(other)
 
 
@@ -150,9 +151,10 @@ def test_the_answer_is_never_worse_and_always_the_same(small: str) -> None:
     fold, plan = case.plan("tp=2,pp=4")
     start = case.price(fold, plan)
     for limit in (1, 5, 40):
-        found = placed(plan, case.cluster, lambda one: case.price(fold, one), limit=limit)
-        assert worth(found.prediction) <= worth(start)
-        assert found.priced <= limit
+        judge = Mock(side_effect=lambda one: case.price(fold, one))
+        found = placed(plan, case.cluster, judge, limit=limit)
+        assert found.prediction.worth <= start.worth
+        assert judge.call_count <= limit
         again = placed(plan, case.cluster, lambda one: case.price(fold, one), limit=limit)
         assert found.decisions == again.decisions
 
@@ -169,12 +171,12 @@ def test_of_every_way_to_give_devices_to_groups_the_best_is_kept(small: str) -> 
 
     def judge(decisions: Decisions) -> Prediction:
         prediction = case.price(fold, decisions)
-        priced.setdefault(way(decisions), []).append(worth(prediction))
+        priced.setdefault(way(decisions), []).append(prediction.worth)
         return prediction
 
     found = placements(plan, case.cluster, judge, limit=60)
     assert len(found) > 2
-    assert [worth(one.prediction) for one in found] == [min(priced[way(one.decisions)]) for one in found]
+    assert [one.prediction.worth for one in found] == [min(priced[way(one.decisions)]) for one in found]
 
 
 def test_ranks_must_be_as_many_as_places(small: str) -> None:
@@ -353,7 +355,6 @@ def test_the_orders_of_places(cluster: Cluster, plan: Any, expected: list[tuple[
     found = placed(plan, cluster, judge)
     assert judge.asked[0] == tuple(range(len(expected[0])))
     assert sorted(judge.asked) == sorted(expected)
-    assert found.priced == len(expected)
     assert found.decisions == plan, "of equals the first stays"
 
 
@@ -424,10 +425,10 @@ def test_of_every_way_to_give_devices_the_best_and_those_of_one_kind_first() -> 
     """Seconds of the four orders on a fast and a slow pair."""
     times = {(0, 1, 2, 3): 3.0, (2, 3, 0, 1): 4.0, (0, 2, 1, 3): 2.0, (2, 0, 3, 1): 1.0}
     found = placements(Plan.of("dp=2", "dp=2"), read(TWO_POOLS), Judge(times.__getitem__))
-    assert [(assignment_of(one.decisions), one.prediction.step_time_s, one.priced) for one in found] == [
-        ((2, 0, 3, 1), 1.0, 4),
-        ((0, 1, 2, 3), 3.0, 4),
-        ((2, 3, 0, 1), 4.0, 4),
+    assert [(assignment_of(one.decisions), one.prediction.step_time_s) for one in found] == [
+        ((2, 0, 3, 1), 1.0),
+        ((0, 1, 2, 3), 3.0),
+        ((2, 3, 0, 1), 4.0),
     ]
     times[2, 3, 0, 1] = 0.5
     found = placements(Plan.of("dp=2", "dp=2"), read(TWO_POOLS), Judge(times.__getitem__))
@@ -448,7 +449,7 @@ def test_ranks_that_are_offered_are_taken_as_far_as_they_are_needed() -> None:
 
 def test_what_plans_are_ranked_by() -> None:
     """What all stages lack together, their step, and the seconds of all stages."""
-    assert worth(told.price(2.0, 3.0, -1.0, 4.0, stages_s=((1, 2), (3, 4), (5, 6)))) == (7.0, 2.0, 21.0)
+    assert told.price(2.0, 3.0, -1.0, 4.0, stages_s=((1, 2), (3, 4), (5, 6))).worth == (7.0, 2.0, 21.0)
 
 
 def test_seats_of_unlike_hosts() -> None:

@@ -11,13 +11,14 @@ import pytest
 from meshwright.ir.errors import PartialAcross
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import refine
-from meshwright.planner.refine.refine import Refined, improved, mixed, refined_plan
+from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.refine import improved, mixed, refined_plan
 from tests.planner.told import config, price
 
 
-def plan(step_s: float, **changes: Any) -> Refined:
+def plan(step_s: float, **changes: Any) -> Candidate:
     name: Any = f"{step_s}"
-    return Refined(name, price(step_s), (1,), (), **changes)
+    return Candidate(name, price(step_s), (1,), (), **changes)
 
 
 @pytest.fixture
@@ -25,11 +26,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is refined and mixed; by sequences of a micro-batch a plan takes so long, with mixes half as long."""
     found: list[str] = []
 
-    def refined(setting: Any, own: Config, global_batch: int, prices: Any, *, limit: int) -> list[Refined]:
+    def refined(setting: Any, own: Config, global_batch: int, prices: Any, *, limit: int) -> list[Candidate]:
         found.append(f"refined {own.mbs} {limit}")
         return [plan(float(own.mbs)), plan(0.1)]
 
-    def mixes(setting: Any, own: Config, global_batch: int, prices: Any) -> list[Refined]:
+    def mixes(setting: Any, own: Config, global_batch: int, prices: Any) -> list[Candidate]:
         found.append(f"mixed {own.mbs}")
         return [plan(own.mbs / 2), plan(own.mbs / 4)]
 
@@ -113,7 +114,7 @@ def test_placed_shared_out_and_placed_again(
 
     def placed(own: Any, cluster: Any, judge: Any, *, limit: int) -> Any:
         seen.append((own, limit))
-        return SimpleNamespace(decisions=f"{own}'", prediction=price(again_s))
+        return Candidate(f"{own}'", price(again_s))  # type: ignore[arg-type]
 
     monkeypatch.setattr(refine, "placements", placements)
     monkeypatch.setattr(refine, "shared_out", shared_out)

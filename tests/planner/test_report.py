@@ -22,7 +22,7 @@ from meshwright.planner.plan.types import Binding, Plan
 from meshwright.planner.question.constraints import Asked, Constraints
 from meshwright.planner.question.module_pins import ModulePin
 from meshwright.planner.question.pins import Config
-from meshwright.planner.refine.refine import Custom, Refined
+from meshwright.planner.refine.candidate import Candidate, Custom
 from meshwright.planner.search.emittable import Passed
 from meshwright.planner.search.search import CUT_SHORT, Counts, Found
 from tests.planner.handmade import config, held, plan, prediction, stage
@@ -67,9 +67,9 @@ def solved(**words: Any) -> Any:
 # What is beyond the space --------------------------------------------------------------------------------------------
 
 
-def refined(**words: Any) -> Refined:
+def refined(**words: Any) -> Candidate:
     usual: dict[str, Any] = {"decisions": DECISIONS, "prediction": prediction(step_time_s=1.5), "counts": (3, 1)}
-    return Refined(**usual | {"idle": (), "config": config("pp=2,stage_blocks=3+1", 8)} | words)
+    return Candidate(**usual | {"idle": (), "config": config("pp=2,stage_blocks=3+1", 8)} | words)
 
 
 LAYERS = "layers of the stages, shared out by what they take: 3+1"

@@ -28,7 +28,7 @@ from meshwright.planner.question.module_pins import ModulePin
 from meshwright.planner.question.pins import Config, Pins
 from meshwright.planner.question.pricing import LEAST_BATCH
 from meshwright.planner.question.pricing import Setting as RealSetting
-from meshwright.planner.refine.refine import Refined
+from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.search.least_memory import LeastMemory
 from meshwright.planner.search.pinned import PinnedSearch
 from meshwright.planner.search.search import MOST_PRICED, Found, Search
@@ -92,16 +92,16 @@ class Told:
         self.settled += 1
 
 
-def refined(step_s: float, **configs: Any) -> Refined:
+def refined(step_s: float, **configs: Any) -> Candidate:
     plan: Any = f"plan of {step_s} s"
-    return Refined(plan, price(step_s), (1,), (), **configs)
+    return Candidate(plan, price(step_s), (1,), (), **configs)
 
 
 def answered(
     monkeypatch: pytest.MonkeyPatch,
     text: str,
     searches: list[Told],
-    finals: dict[float | None, tuple[Refined | None, tuple[str, ...]]] | None = None,
+    finals: dict[float | None, tuple[Candidate | None, tuple[str, ...]]] | None = None,
     *,
     stop: Stop | None = None,
     told: Any = None,

@@ -20,9 +20,9 @@ from meshwright.ir.decisions.decisions import Decisions, Schedule
 from meshwright.ir.errors import LayersIndivisible, PartialAcross
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees
+from meshwright.planner.refine.candidate import Candidate, Counts
 from meshwright.planner.refine.heterogeneous import Part, over_parts
-from meshwright.planner.refine.placement.placement import worth
-from meshwright.planner.refine.stages import Cell, Cells, Counts, Shared, best_cuts, counts_of, recut, shared_out
+from meshwright.planner.refine.stages import Cell, Cells, best_cuts, counts_of, recut, shared_out
 from tests.planner import told
 from tests.planner.refining import LLAMA, TINY, Case, hosts
 
@@ -61,7 +61,7 @@ def cells(case: Case, fold: Fold, plan: Decisions) -> Cells:
     return Cells(plan, fold, lambda one: case.lowered(fold, one), case.prices)
 
 
-def shared(case: Case, fold: Fold, plan: Decisions, limit: int = 60) -> Shared:
+def shared(case: Case, fold: Fold, plan: Decisions, limit: int = 60) -> Candidate:
     return shared_out(
         plan, fold, lambda one: case.lowered(fold, one), lambda one: case.price(fold, one), case.prices, limit=limit
     )
@@ -126,12 +126,12 @@ def test_the_answer_is_the_evaluators_best(small: str, pins: str) -> None:
     """On eight layers, of all ways to share them out; and never worse than what came in."""
     case = Case(small, hosts(1), batch=16)
     fold, plan = case.plan(pins)
-    brute = min(worth(case.price(fold, recut(plan, fold, counts))) for counts in all_counts(8, len(plan.stages)))
+    brute = min(case.price(fold, recut(plan, fold, counts)).worth for counts in all_counts(8, len(plan.stages)))
     found = shared(case, fold, plan)
-    assert worth(found.prediction)[1] == pytest.approx(brute[1], rel=0.01)
-    assert worth(found.prediction) <= worth(case.price(fold, plan))
+    assert found.prediction.worth[1] == pytest.approx(brute[1], rel=0.01)
+    assert found.prediction.worth <= case.price(fold, plan).worth
     assert found.decisions == recut(plan, fold, found.counts)
-    assert worth(shared(case, fold, plan, limit=1).prediction) == worth(case.price(fold, plan))
+    assert shared(case, fold, plan, limit=1).prediction.worth == case.price(fold, plan).worth
 
 
 def test_early_stages_hold_more_in_flight_and_get_fewer_layers() -> None:
@@ -159,7 +159,7 @@ def test_layers_of_several_kinds_may_move_between_stages() -> None:
     fold, plan = case.plan("pp=4,split=spread")
     for counts in all_counts(6, 4):
         assert counts_of(recut(plan, fold, counts), fold) == counts
-    assert worth(shared(case, fold, plan).prediction) <= worth(case.price(fold, plan))
+    assert shared(case, fold, plan).prediction.worth <= case.price(fold, plan).worth
 
 
 def test_cuts_that_a_sum_would_have_to_cross_are_left_alone(small: str) -> None:
@@ -174,7 +174,6 @@ def test_cuts_that_a_sum_would_have_to_cross_are_left_alone(small: str) -> None:
 
     found = shared_out(plan, fold, lambda one: case.lowered(fold, one), judge, case.prices)
     assert found.counts == (1, 3, 3, 1)
-    assert found.priced == 1
 
 
 # In numbers ----------------------------------------------------------------------------------------------------------
@@ -290,7 +289,7 @@ class Judge:
         return told.price(max(seconds), *lacks, stages_s=[(one / 4, 3 * one / 4) for one in seconds])
 
 
-def out(judge: Judge, counts: Counts, **how: Any) -> Shared:
+def out(judge: Judge, counts: Counts, **how: Any) -> Candidate:
     given: Any = Numbers(counts), None, None, judge, None
     return shared_out(*given, **how)
 
@@ -333,7 +332,7 @@ def test_cuts_that_seem_best_are_priced_before_layers_are_moved(told_cuts: Any, 
     found = out(judge, (3, 3), limit=limit, allowed=allowed)
     expected = [(3, 3), (2, 4), (1, 5)]
     assert judge.asked[:3] == expected[:limit]
-    assert len(set(judge.asked)) == len(judge.asked) == found.priced <= limit
+    assert len(set(judge.asked)) == len(judge.asked) <= limit
     assert (found.counts, found.decisions) == (expected[min(limit, 2) - 1], Numbers(found.counts))
     assert found.prediction.step_time_s == max(2 * found.counts[0], found.counts[1])
 
@@ -341,7 +340,7 @@ def test_cuts_that_seem_best_are_priced_before_layers_are_moved(told_cuts: Any, 
 def test_one_stage_has_nothing_to_share(told_cuts: Any) -> None:
     told_cuts += [(1.0, (5,))]
     judge = Judge((1.0,))
-    assert out(judge, (6,)).priced == 1
+    assert out(judge, (6,)).counts == (6,)
     assert judge.asked == [(6,)]
 
 

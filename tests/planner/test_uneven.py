@@ -21,7 +21,8 @@ from meshwright.ir.sharding.shares import batch_shares, shares_of, state_shares,
 from meshwright.planner.cli.views.plan import in_words
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import uneven as module
-from meshwright.planner.refine.uneven import Uneven, by_speed, unevenly
+from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.uneven import by_speed, sizes_of, unevenly
 from tests.planner.refining import LLAMA, Case, example, hosts
 from tests.planner.told import config, price
 
@@ -112,7 +113,7 @@ def test_shards_of_sizes_of_their_own_travel_padded(small: str) -> None:
 # Search --------------------------------------------------------------------------------------------------------------
 
 
-def found_of(case: Case, pins: str) -> Uneven | None:
+def found_of(case: Case, pins: str) -> Candidate | None:
     return unevenly(case.setting, [case.config(pins)], case.batch, case.prices)
 
 
@@ -123,10 +124,11 @@ def test_two_generations_share_a_batch_by_speed() -> None:
     found = found_of(case, "zero=3,mbs=2,recompute=full")
     assert found is not None
     assert found.prediction.fits
-    assert found.sizes[0] > found.sizes[-1]
+    sizes = sizes_of(found.decisions, config.batch)
+    assert sizes[0] > sizes[-1]
     assert case.setting.predict(config, case.batch).step_time_s >= 1.3 * found.prediction.step_time_s
-    (words, *_) = in_words(found.config, shares_of(found.decisions))
-    assert f"8 x {found.sizes[0]}, 8 x {found.sizes[-1]}" in words
+    (words, *_) = in_words(config, shares_of(found.decisions))
+    assert f"8 x {sizes[0]}, 8 x {sizes[-1]}" in words
 
 
 def test_a_small_device_holds_less_of_the_state() -> None:
@@ -139,7 +141,7 @@ def test_a_small_device_holds_less_of_the_state() -> None:
     assert found.prediction.fits
     weights = weights_of(found.decisions)
     assert weights[0] > 4 * weights[-1]
-    assert found.sizes[0] > found.sizes[-1]
+    assert sizes_of(found.decisions, 64)[0] > sizes_of(found.decisions, 64)[-1]
 
 
 def test_copies_over_pipelines_take_unequal_shares(small: str) -> None:
@@ -149,7 +151,7 @@ def test_copies_over_pipelines_take_unequal_shares(small: str) -> None:
     assert found is not None
     kinds = [[case.cluster.device(rank).name for rank in stage.ranks] for stage in found.decisions.stages]
     assert kinds[0] == kinds[1] == ["H100-80G"] * 2 + ["A100-80G"] * 2
-    assert found.sizes[0] > found.sizes[1]
+    assert sizes_of(found.decisions, 64)[0] > sizes_of(found.decisions, 64)[1]
     assert found.prediction.step_time_s < case.setting.predict(case.config("pp=2,tp=2,mbs=4"), case.batch).step_time_s
 
 
@@ -177,21 +179,21 @@ class Told:
     """A configuration in one order of ranks: about what it takes with shares by speed, and what comes of them."""
 
     shared_s: float
-    result: Uneven | None
+    result: Candidate | None
     asked: list[float] = field(default_factory=list)
 
-    def answer(self, below_s: float) -> Uneven | None:
+    def answer(self, below_s: float) -> Candidate | None:
         self.asked.append(below_s)
         return self.result
 
 
-def uneven(own: Config, step_s: float, lacks: float = 0.0) -> Uneven:
-    return Uneven(own, SimpleNamespace(), price(step_s, lacks), (2, 1))  # type: ignore[arg-type]
+def uneven(own: Config, step_s: float, lacks: float = 0.0) -> Candidate:
+    return Candidate((2, 1), price(step_s, lacks), config=own)  # type: ignore[arg-type]
 
 
 def found_among(
     monkeypatch: pytest.MonkeyPatch, cases: dict[Config, list[Told]], configs: list[Config], **how: Any
-) -> tuple[Uneven | None, list[Config]]:
+) -> tuple[Candidate | None, list[Config]]:
     """The answer on two pools, and of which configurations cases were made, in order."""
     made: list[Config] = []
 
@@ -262,27 +264,33 @@ def test_only_what_is_granted_and_in_time_is_tried(monkeypatch: pytest.MonkeyPat
     assert found_among(monkeypatch, cases, [own], stop=lambda: True) == (None, [])
 
 
+@pytest.fixture
+def told_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions are the sequences of each copy."""
+    monkeypatch.setattr(module, "sizes_of", lambda decisions, batch: decisions)
+
+
 class Given(module._Case):
     """Copies whose speeds, and plans whose prices, are told: by the sequences of each copy."""
 
     def __init__(
-        self, copies_s: tuple[float, ...], batch: int, told: dict[tuple[int, ...], Uneven] | None = None
+        self, copies_s: tuple[float, ...], batch: int, told: dict[tuple[int, ...], Candidate] | None = None
     ) -> None:
         own: Any = SimpleNamespace(batch=batch)
         self.copies_s, self.config, self.told = copies_s, own, told
         self.asked: list[tuple[int, ...]] = []
 
-    def tried(self, sizes: tuple[int, ...]) -> Uneven | None:
+    def tried(self, sizes: tuple[int, ...]) -> Candidate | None:
         self.asked.append(sizes)
         if self.told is None:  # ever faster
-            return replace(uneven(config(), 10.0 - 0.1 * len(self.asked), self.lacks), sizes=sizes)
+            return replace(uneven(config(), 10.0 - 0.1 * len(self.asked), self.lacks), decisions=sizes)  # type: ignore[arg-type]
         found = self.told.get(sizes)
-        return found and replace(found, sizes=sizes)
+        return found and replace(found, decisions=sizes)  # type: ignore[arg-type]
 
     lacks = 0.0
 
 
-def test_sequences_move_from_the_slowest_kind_of_copy() -> None:
+def test_sequences_move_from_the_slowest_kind_of_copy(told_sizes: None) -> None:
     """From as many as there are on the other side, and from one to one; none is left without. Of plans that do not fit
     from any kind."""
     for copies_s, sizes, lacks, expected in (
@@ -297,11 +305,11 @@ def test_sequences_move_from_the_slowest_kind_of_copy() -> None:
         ((1, 2, 3), (5, 4, 2), 0.0, [(5, 3, 3), (6, 3, 2)]),
     ):
         case = Given(copies_s, sum(sizes), {})
-        best = replace(uneven(config(), 1.0, lacks), sizes=sizes)
+        best = replace(uneven(config(), 1.0, lacks), decisions=sizes)  # type: ignore[arg-type]
         assert list(case._moves(best)) == expected
 
 
-def test_shares_by_speed_are_moved_as_long_as_that_helps() -> None:
+def test_shares_by_speed_are_moved_as_long_as_that_helps(told_sizes: None) -> None:
     """Copies of 1 and 3 s: five and one of six. What is a twentieth above what is known is not moved."""
     told = {(5, 1): uneven(config(), 10.0), (4, 2): uneven(config(), 9.0), (3, 3): uneven(config(), 8.0)}
     for below_s, step_s, asked in (
@@ -318,7 +326,7 @@ def test_shares_by_speed_are_moved_as_long_as_that_helps() -> None:
     case = Given((1.0, 3.0), 6, told | {(4, 2): uneven(config(), 10.0)})
     found = case.answer(99.0)
     assert found is not None
-    assert (found.sizes, case.asked) == ((5, 1), [(5, 1), (4, 2)])
+    assert (found.decisions, case.asked) == ((5, 1), [(5, 1), (4, 2)])
     # Six moves of a plan that fits; two of one that does not, each from either copy.
     for lacks, tried in ((0.0, 1 + 6), (1.0, 1 + 2 * 2)):
         case = Given((1.0, 3.0), 24)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from meshwright.cost_models.hardware.quantity import weakest_kind
 from meshwright.cost_models.prediction import HELD, StagePrediction
-from meshwright.planner.answer.estimate import Estimate, StageWork, lack
+from meshwright.planner.answer.estimate import Estimate, StageWork
 from meshwright.planner.answer.estimates import Outcome
 from meshwright.planner.cli.views.tables import new_console, new_table, rows_alike, share_table, worth
 from meshwright.planner.plan.units import count, decimal_bytes, nbytes, percent, seconds
@@ -113,7 +113,7 @@ def _stage(stage: StagePrediction, work: StageWork) -> tuple[str, ...]:
         str(work.in_flight),
         nbytes(memory.peak_bytes),
         nbytes(memory.capacity_bytes),
-        nbytes(memory.capacity_bytes - memory.peak_bytes) if memory.fits else f"short {nbytes(lack(memory))}",
+        nbytes(memory.left_bytes) if memory.fits else f"short {nbytes(memory.lacks_bytes)}",
         memory.instant,
     )
 

@@ -171,8 +171,8 @@ def _stages(plan: Plan) -> Table:
     for numbers, row in rows_alike(names):
         first, _, last = numbers.partition("-")
         alike = plan.prediction.stages[int(first) : int(last or first) + 1]
-        held = max((stage.memory for stage in alike), key=lambda memory: memory.peak_bytes - memory.capacity_bytes)
-        left = held.capacity_bytes - held.peak_bytes
+        held = max((stage.memory for stage in alike), key=lambda memory: memory.lacks_bytes)
+        left = held.left_bytes
         memory = nbytes(left) if left >= 0 else f"short {nbytes(-left)}"
         shown.add_row(numbers, *row, nbytes(held.peak_bytes), nbytes(held.capacity_bytes), memory, held.instant)
     return shown

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, islice, permutations, product
 from math import factorial, prod
@@ -31,9 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost_models.hardware.cluster import Cluster
-from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.prediction import Prediction, Worth
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import RanksMissing
+from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.placement.symmetry import Assignment, Seats
 
 Judge = Callable[[Decisions], Prediction]
@@ -59,25 +60,8 @@ MOST_GROUP_ORDERS = 24
 """Orders of pools, and of groups with unlike meshes: all of them up to four."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A plan on its ranks, with its price and the number of assignments that were priced for it."""
-
-    decisions: Decisions
-    prediction: Prediction
-    priced: int
-
-
-Worth = tuple[float, float, float]
-
 _Way = tuple[tuple[str, ...], ...]
 """For every group the devices that its ranks are."""
-
-
-def worth(prediction: Prediction) -> Worth:
-    """What plans are ranked by, least first: bytes that stages lack, the step's seconds, the seconds of all stages."""
-    lack = sum(max(0.0, one.memory.peak_bytes - one.memory.capacity_bytes) for one in prediction.stages)
-    return lack, prediction.step_time_s, sum(one.forward_s + one.backward_s for one in prediction.stages)
 
 
 def assignment_of(decisions: Decisions) -> Assignment:
@@ -121,7 +105,7 @@ def placed(
     *,
     subsets: Iterable[Sequence[int]] = (),
     limit: int = MOST_PRICED,
-) -> Placed:
+) -> Candidate:
     """The plan on the ranks where it is fastest, as far as `limit` prices go. `subsets` are ranks that it may be put on
     beside those that it has; the first are taken up to the number that it needs."""
     return placements(decisions, cluster, judge, subsets=subsets, limit=limit)[0]
@@ -134,7 +118,7 @@ def placements(
     *,
     subsets: Iterable[Sequence[int]] = (),
     limit: int = MOST_PRICED,
-) -> list[Placed]:
+) -> list[Candidate]:
     """The same, and behind the best the best of every other way to give kinds of devices to groups: which of those is
     fastest may change when layers are shared out by speed. Those whose groups keep to one kind come first."""
     search = _Search(decisions, cluster, judge, limit)
@@ -149,10 +133,7 @@ def placements(
         if assignment != search.best
     )
     tried = [(search.best, search.prediction), *((assignment, prediction) for _, _, assignment, prediction in found)]
-    return [
-        Placed(on_ranks(decisions, assignment), prediction, search.priced)
-        for assignment, prediction in tried[:MOST_WAYS]
-    ]
+    return [Candidate(on_ranks(decisions, assignment), prediction) for assignment, prediction in tried[:MOST_WAYS]]
 
 
 def _straddling(way: _Way) -> int:
@@ -176,7 +157,7 @@ class _Search:
         self.matrix = cluster.matrix
         self.best = assignment_of(decisions)
         self.prediction = judge(decisions)
-        self.worth = worth(self.prediction)
+        self.worth = self.prediction.worth
         self.priced = 1
         self.best = self.seats.canonical(self.best)
         self.seen = {self.best: self.worth}
@@ -193,7 +174,7 @@ class _Search:
             return None
         self.priced += 1
         prediction = self.judge(on_ranks(self.decisions, canonical))
-        found = self.seen[canonical] = worth(prediction)
+        found = self.seen[canonical] = prediction.worth
         self._note(canonical, found, prediction)
         if found < self.worth:
             self.best, self.prediction, self.worth = canonical, prediction, found
