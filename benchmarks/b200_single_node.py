@@ -25,8 +25,9 @@ from typing import Any
 
 from benchmarks.models import Model, fold_of, read_models, shape_of
 from meshwright.cost_models.evaluate import evaluate
-from meshwright.cost_models.hardware.cluster import Cluster, Pool
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.parts import Pool
 from meshwright.cost_models.memory.peak import allocated_bytes
 from meshwright.cost_models.profile import published
 from meshwright.ir.errors import MeshwrightError

@@ -20,7 +20,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from meshwright.cost_models.hardware.cluster import Nic
+from meshwright.cost_models.hardware.parts import Nic
 from meshwright.cost_models.hardware.quantity import given
 
 _INSIDE = re.compile(r"^(nv|ici|xgmi|pcie|ualink)")

@@ -28,7 +28,7 @@ from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import CapabilityError, MeshwrightError, RanksFailed
 from meshwright.ir.frontends.load import in_dtype, load_model
-from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.same import Scale
 from meshwright.ir.frontends.torch_.small.twin import Twin, twin_of
 from meshwright.ir.frontends.torch_.tracing.calls import calls_of
 from meshwright.ir.frontends.torch_.tracing.capture import capture

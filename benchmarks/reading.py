@@ -50,8 +50,8 @@ from benchmarks.cells import (
 from benchmarks.models import Model
 from benchmarks.runs import Run, Skipped, stage_layers
 from benchmarks.stacks import stack_of
-from meshwright.cost_models.hardware.cluster import Nic
 from meshwright.cost_models.hardware.devices import Device, device
+from meshwright.cost_models.hardware.parts import Nic
 from meshwright.cost_models.hardware.quantity import Quantity
 from meshwright.ir.errors import DeviceUnknown
 

@@ -11,15 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks.cells import (
-    Recompute,
-    Zero,
-    memory_meaning,
-)
+from benchmarks.cells import Recompute, Zero, memory_meaning
 from benchmarks.models import Model, shape_of
 from benchmarks.stacks import Stack
-from meshwright.cost_models.hardware.cluster import Cluster, Nic, Pool
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.hardware.parts import Nic, Pool
 from meshwright.ir.frontends.shape import Shape
 
 OPEN_RECOMPUTE = (

@@ -15,8 +15,9 @@ from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.program.lower_body import lower_body
 from meshwright.ir.rules import rule_of
 from meshwright.ir.sharding.adjoint import Pass, Split, Strategy, apply, choices
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Partial, Sections, Shard, State, Uneven
+from meshwright.ir.sharding.placement import Partial, Shard, State
 from tests.build import Builder
 
 MESHES = ("a=2", "a=4", "a=2 b=2", "a=2 b=4", "a=2 b=2 c=2")

@@ -29,7 +29,8 @@ from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.graph import Attr, Op, Param, Type
 from meshwright.ir.program.routes import Routed, Way
 from meshwright.ir.sharding.adjoint import Split
-from meshwright.ir.sharding.placement import Layout, Placement, State, Uneven
+from meshwright.ir.sharding.layouts import Layout, Uneven
+from meshwright.ir.sharding.placement import Placement, State
 from meshwright.ir.sharding.reshard import Step
 
 NUMBER = re.compile(r"((?<![\w%.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))")

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost_models.collectives.facts import facts
-from meshwright.cost_models.hardware.cluster import BYTES_PER_S_OF_GBPS, TIERS, Cluster, Pool, Tier
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.parts import BYTES_PER_S_OF_GBPS, TIERS, Pool, Tier
 from meshwright.cost_models.hardware.quantity import Quantity
 from meshwright.ir.same import Same
 

@@ -46,8 +46,9 @@ from meshwright.cost_models.collectives.locations import (
     sites_of,
     torus_share,
 )
-from meshwright.cost_models.hardware.cluster import BYTES_PER_S_OF_GBPS, TIERS, Cluster, Tier, route
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import latency_of
+from meshwright.cost_models.hardware.parts import BYTES_PER_S_OF_GBPS, TIERS, Tier, route
 from meshwright.cost_models.hardware.quantity import Kind, weakest
 from meshwright.ir.errors import BadGroup
 from meshwright.ir.same import Same

@@ -36,152 +36,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, islice
-from typing import Literal, NamedTuple
+from itertools import accumulate
 
 from meshwright.cost_models.hardware.devices import Device, latency_of
-from meshwright.cost_models.hardware.quantity import Quantity, derived, given
-from meshwright.ir.errors import (
-    ClusterError,
-    ClusterValueBad,
-    LinkEndUnknown,
-    LinkMatrixSize,
-    LinkMatrixValue,
-    NicsUnknown,
-    PoolRepeated,
-    PoolsDisconnected,
-    RankUnknown,
+from meshwright.cost_models.hardware.faults import faults, spelled
+from meshwright.cost_models.hardware.parts import (
+    BYTES_PER_S_OF_GBPS,
+    NIC_RATES,
+    Link,
+    LinkMatrix,
+    Place,
+    Pool,
+    PoolLink,
+    Tier,
+    route,
 )
-from meshwright.ir.limits import POOLS, RANKS
-
-Tier = Literal["island", "host", "rail", "pools"]
-TIERS: tuple[Tier, ...] = ("island", "host", "rail", "pools")
-
-BYTES_PER_S_OF_GBPS = 1e9 / 8
-
-ASYMMETRY = 0.1
-"""How far the two directions of a measured link may lie apart, as a share of the faster one."""
-
-SHOWN_ENTRIES = 5
-"""Bad entries of a link matrix that are listed; what spoils one often spoils all."""
-
-NIC_RATES = {
-    "infiniband": (10, 20, 40, 56, 100, 200, 400, 800, 1600),
-    "roce": (10, 25, 40, 50, 100, 200, 400, 800, 1600),
-    "ethernet": (1, 2.5, 5, 10, 25, 40, 50, 100, 200, 400, 800, 1600),
-}
-"""Gb/s that adapters are sold with; used to notice bytes where bits are meant."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nic:
-    """`count` adapters of one kind on each host; the rate is of one of them, in Gb/s."""
-
-    kind: str
-    rate: Quantity
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """Identical hosts. The price is per device and hour."""
-
-    name: str
-    hosts: int
-    device: Device
-    gpus_per_host: int
-    nics: tuple[Nic, ...] = ()
-    price: Quantity | None = None
-
-    @property
-    def ranks(self) -> int:
-        return self.hosts * self.gpus_per_host
-
-    @property
-    def adapters(self) -> tuple[Nic, ...]:
-        """The NICs given, or else the device's usual ones."""
-        usual = self.device.nic
-        if self.nics or usual is None:
-            return self.nics
-        return (Nic(kind=usual.kind, rate=usual.rate, count=self.gpus_per_host),)
-
-    @property
-    def host_gbps(self) -> float:
-        """What all NICs of a host carry in one direction."""
-        return sum(nic.rate.value * nic.count for nic in self.adapters)
-
-    @property
-    def ports(self) -> int:
-        return min(sum(nic.count for nic in self.adapters), self.gpus_per_host)
-
-    @property
-    def hosts_per_island(self) -> int:
-        """Whole hosts that one scale-up domain joins; 1 where it ends with the host, or there is none."""
-        island = self.device.island
-        return max(1, island.devices // self.gpus_per_host) if island and island.spans_hosts else 1
-
-    def island_of(self, host: int, slot: int) -> int | None:
-        """The number, within the pool, of the scale-up domain of a device; None if it is in none."""
-        if self.device.island is None:
-            return None
-        size = self.device.island.devices
-        if self.hosts_per_island > 1:
-            return host // self.hosts_per_island
-        return host * -(-self.gpus_per_host // size) + slot // size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolLink:
-    """A link between two pools: its total rate in one direction, in Gb/s, and its latency."""
-
-    between: tuple[str, str]
-    kind: str
-    rate: Quantity
-    latency: Quantity
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMatrix:
-    """Measured rates in Gb/s between hosts, or between devices; the diagonal means nothing."""
-
-    rows: tuple[tuple[float, ...], ...]
-
-    def gbps(self, one: int, other: int) -> Quantity:
-        return given(min(self.rows[one][other], self.rows[other][one]), "Gb/s")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a rank is: indices of its pool, of its host within the pool, of its device within the host."""
-
-    pool: int
-    host: int
-    slot: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """The way between two ranks. `bandwidth` is what the pair has alone, in one direction; `sharers` how many ranks
-    divide it when all of them send."""
-
-    tier: Tier
-    kind: str
-    bandwidth: Quantity
-    latency: Quantity
-    sharers: float
-
-    @property
-    def share_bytes_per_s(self) -> float:
-        return self.bandwidth.value / self.sharers
-
-
-class Fault(NamedTuple):
-    """Something wrong with a cluster: where (as a path of keys and indices), which error, what, and what to do."""
-
-    path: tuple[str | int, ...]
-    kind: type[ClusterError]
-    cause: str
-    fix: str
+from meshwright.cost_models.hardware.quantity import Quantity, derived
+from meshwright.ir.errors import RankUnknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,135 +202,6 @@ def _replaced(link: Link, alone: float, sharers: float, how: str, rate: Quantity
 
 def _sum(latencies: list[Quantity]) -> Quantity:
     return derived(sum(latency.value for latency in latencies), "s", "sum over the links of the way", *latencies)
-
-
-def route(one: str, other: str, links: tuple[PoolLink, ...]) -> tuple[PoolLink, ...] | None:
-    """The shortest chain of links between two pools, ties broken by name; None if there is none."""
-    ways: dict[str, tuple[PoolLink, ...]] = {one: ()}
-    front = [one]
-    while front and other not in ways:
-        reached: dict[str, tuple[PoolLink, ...]] = {}
-        for name in sorted(front):
-            for link in links:
-                if name in link.between:
-                    far = link.between[1] if link.between[0] == name else link.between[0]
-                    if far not in ways:
-                        reached.setdefault(far, (*ways[name], link))
-        ways |= reached
-        front = list(reached)
-    return ways.get(other)
-
-
-def spelled(path: tuple[str | int, ...]) -> str:
-    """`("pool", 0, "hosts")` as a person counts: pool 1, key 'hosts'."""
-    words: list[str] = []
-    for step in path:
-        if isinstance(step, int):
-            words[-1] = f"{words[-1].removeprefix('key ').strip(chr(39))} {step + 1}"
-        else:
-            words.append(f"key {step!r}")
-    return ", ".join(words)
-
-
-def faults(pools: tuple[Pool, ...], links: tuple[PoolLink, ...], matrix: LinkMatrix | None) -> Iterator[Fault]:
-    """Everything that forbids these parts to be a cluster."""
-    if not pools:
-        yield Fault(("pool",), ClusterValueBad, "there is no pool", "describe at least one [[pool]]")
-    beyond = POOLS.refused(len(pools)) or RANKS.refused(sum(pool.ranks for pool in pools))
-    if beyond:
-        yield Fault(("pool",), ClusterValueBad, beyond, "give fewer")
-        return
-    for index, pool in enumerate(pools):
-        yield from _pool_faults(index, pool)
-        if pool.name in [earlier.name for earlier in pools[:index]]:
-            yield Fault(
-                ("pool", index, "name"), PoolRepeated, f"there are two pools {pool.name!r}", "give each its own name"
-            )
-    known = [pool.name for pool in pools]
-    for index, link in enumerate(links):
-        yield from _link_faults(index, link, links[:index], known)
-    if matrix is not None:
-        if len(pools) > 1:
-            yield from (_no_nics(index, pool, "other pools") for index, pool in enumerate(pools) if not pool.adapters)
-        yield from _matrix_faults(matrix, sum(pool.hosts for pool in pools), sum(pool.ranks for pool in pools))
-    elif pools:
-        apart = [name for name in known if route(known[0], name, links) is None]
-        if apart:
-            yield Fault(
-                ("pool", known.index(apart[0])),
-                PoolsDisconnected,
-                f"no chain of links leads from {known[0]!r} to {', '.join(map(repr, apart))}",
-                f'add [[link]] between = ["{known[0]}", "{apart[0]}"], kind, gbps, latency_us; or a link_matrix',
-            )
-
-
-def _pool_faults(index: int, pool: Pool) -> Iterator[Fault]:
-    for key, value in (("hosts", pool.hosts), ("gpus_per_host", pool.gpus_per_host)):
-        if value < 1:
-            yield Fault(("pool", index, key), ClusterValueBad, f"{value} is below 1", "give at least 1")
-    if any(nic.count < 1 for nic in pool.nics):
-        yield Fault(("pool", index, "nics"), ClusterValueBad, "a count is below 1", "give at least 1, or drop the NIC")
-    if not pool.adapters and pool.hosts > 1 and pool.gpus_per_host > 0 and _islands(pool) > 1:
-        yield _no_nics(index, pool, f"{pool.hosts} hosts")
-
-
-def _no_nics(index: int, pool: Pool, others: str) -> Fault:
-    return Fault(
-        ("pool", index, "nics"),
-        NicsUnknown,
-        f"there are {others}, and {pool.device.name} has no usual NIC",
-        'add nics = [{ kind = "ethernet", gbps = 100, count = 1 }], or inter=100G (per GPU) to a shorthand',
-    )
-
-
-def _islands(pool: Pool) -> int:
-    """How many parts the pool falls into without a network."""
-    return -(-pool.hosts // pool.hosts_per_island)
-
-
-def _link_faults(index: int, link: PoolLink, earlier: tuple[PoolLink, ...], known: list[str]) -> Iterator[Fault]:
-    path = ("link", index, "between")
-    strangers = [name for name in link.between if name not in known]
-    if strangers:
-        yield Fault(
-            path, LinkEndUnknown, f"there is no pool {strangers[0]!r}", f"use {', '.join(map(repr, known)) or 'a pool'}"
-        )
-    elif link.between[0] == link.between[1]:
-        yield Fault(path, LinkEndUnknown, f"both ends are {link.between[0]!r}", "name two pools")
-    if any(set(link.between) == set(other.between) for other in earlier):
-        yield Fault(path, PoolRepeated, f"{' and '.join(link.between)} are linked already", "join both into one")
-
-
-def _matrix_faults(matrix: LinkMatrix, hosts: int, ranks: int) -> Iterator[Fault]:
-    size = len(matrix.rows)
-    widths = sorted({len(row) for row in matrix.rows})
-    if size not in (hosts, ranks) or widths != [size]:
-        shape = f"{size} x {' or '.join(map(str, widths)) or 0}"
-        yield Fault(
-            ("link_matrix",),
-            LinkMatrixSize,
-            f"it is {shape}",
-            f"give {hosts} x {hosts}, one row per host, or {ranks} x {ranks}, one per device",
-        )
-        return
-    yield from islice(_entry_faults(matrix), SHOWN_ENTRIES)
-
-
-def _entry_faults(matrix: LinkMatrix) -> Iterator[Fault]:
-    size = len(matrix.rows)
-    for row in range(size):
-        for column in range(size):
-            entry, back = matrix.rows[row][column], matrix.rows[column][row]
-            where = f"row {row + 1}, column {column + 1}"
-            if row != column and not 0 < entry < float("inf"):
-                yield Fault(("link_matrix",), LinkMatrixValue, f"{where} is {entry:g}", "give a positive rate in Gb/s")
-            elif row < column and back > 0 and abs(entry - back) > ASYMMETRY * max(entry, back):
-                yield Fault(
-                    ("link_matrix",),
-                    LinkMatrixValue,
-                    f"{where} is {entry:g}, the way back {back:g}",
-                    f"measure again: directions may differ by {ASYMMETRY:.0%}",
-                )
 
 
 def suspicions(cluster: Cluster) -> tuple[str, ...]:

@@ -18,16 +18,11 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from meshwright.cost_models.hardware import toml as cluster_toml
-from meshwright.cost_models.hardware.cluster import Cluster, Nic, Pool
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import NIC_KINDS, Device, device
+from meshwright.cost_models.hardware.parts import Nic, Pool
 from meshwright.cost_models.hardware.quantity import Quantity, given
-from meshwright.ir.errors import (
-    ClusterFileMissing,
-    ClusterKeyUnknown,
-    ClusterSyntax,
-    ClusterValueBad,
-    nearest,
-)
+from meshwright.ir.errors import ClusterFileMissing, ClusterKeyUnknown, ClusterSyntax, ClusterValueBad, nearest
 from meshwright.ir.files.documents import SHOWN
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import DIGITS, FILE_BYTES, HOSTS, PER_HOST, Limit

@@ -36,8 +36,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from meshwright.cost_models.hardware.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink, faults, spelled
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import DTYPES, Device, HostLink, Island, device, latency_of, unknown_fix
+from meshwright.cost_models.hardware.faults import faults, spelled
+from meshwright.cost_models.hardware.parts import LinkMatrix, Nic, Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import Quantity
 from meshwright.cost_models.hardware.schema import GIGA, MICRO, TERA, TFLOPS, ClusterTable, LinkTable, PoolTable
 from meshwright.ir.errors import (

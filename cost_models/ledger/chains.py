@@ -13,18 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from meshwright.ir.program.program import (
-    Add,
-    BodyProgram,
-    Compute,
-    Gradient,
-    Move,
-    Ring,
-    Statement,
-    Zero,
-    results_of,
-)
-from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
+from meshwright.ir.program.program import Add, BodyProgram, Compute, Gradient, Move, Ring, Statement, Zero, results_of
+from meshwright.ir.rules.base import Engine, Law, Rule, Signature
+from meshwright.ir.rules.registry import infer
 
 NORMS = frozenset(("layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax", "log_softmax"))
 """Row reductions that a compiler runs in one kernel with the elementwise chain around them."""

@@ -28,14 +28,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from math import ceil, prod
-from typing import TypeGuard, cast
+from typing import cast
 
 from meshwright.cost_models.collectives.collective import Collective
 from meshwright.cost_models.compute.kernels import Kernel
 from meshwright.cost_models.ledger.chains import Chains, local_bytes
+from meshwright.cost_models.ledger.operators import (
+    GROUPED,
+    as_one_product,
+    ending_biases,
+    experts_chosen,
+    goes_to_shards,
+    local_sizes,
+    model_flops_of,
+    weights_of,
+)
 from meshwright.cost_models.ledger.signatures import BUCKETED, bucketed_bytes, forms, group_bytes
 from meshwright.ir.graph.graph import ITEMSIZE
 from meshwright.ir.program.program import (
@@ -48,19 +57,18 @@ from meshwright.ir.program.program import (
     local_elements,
     results_of,
 )
-from meshwright.ir.rules.base import Engine, Rule, Signature, infer
+from meshwright.ir.rules.base import Engine, Rule
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.same import AllSame
-from meshwright.ir.sharding.adjoint import Split, Strategy, apply
-from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Placement, Zigzag
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.layouts import Zigzag
+from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.target.workload import Workload
 
 PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
 ONCE = frozenset(("sync", "update", "publish"))
 """Phases that run once per step, others once per micro-batch."""
 
-GROUPED = frozenset(("grouped_linear", "grouped_mm"))
-"""Products of experts."""
 
 EXPERT_BIAS = {"forward": (2, 24.0), "backward": (5, 32.0)}
 """Where a bias ends an expert: kernels of each expert, and bytes of each element beside those of one sum in 16 bits.
@@ -160,19 +168,19 @@ class _Bookkeeper:
     def __init__(self, body: BodyProgram, workload: Workload, accumulates: bool, known: Known) -> None:
         self.body, self.workload, self.accumulates, self.known = body, workload, accumulates, known
         self.style = workload.stack.style
-        self.picks = max((_picks(s) for s in body.forward if isinstance(s, Compute)), default=1)
+        self.picks = max((experts_chosen(s) for s in body.forward if isinstance(s, Compute)), default=1)
         self.base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
         self.precision = self.base if ends_in_loss else workload.precision
         self.one_loss = ends_in_loss and workload.stack.fused_loss
-        self.shards = [s for s in body.backward if _shards(s)]
+        self.shards = [s for s in body.backward if goes_to_shards(s)]
         """Gradients on their way to finer shards: a list by itself, since the rest of the backward pass is the same
         without."""
         joins = self.one_loss or self.style != "eager"
         leaving = tuple(move.operand for move in self.shards)
         self.outside = (body.outputs, body.input_grads, body.kept, leaving) if joins else ()
-        self.weights = _weights(body)
-        self.ending = _ending_biases(body, self.weights) if self.style == "fused" else frozenset[str]()
+        self.weights = weights_of(body)
+        self.ending = ending_biases(body, self.weights) if self.style == "fused" else frozenset[str]()
         self.read = (workload, self.precision, self.one_loss, self.picks, self.weights, self.ending, self.outside)
         """What lists depend on beside their forms."""
 
@@ -181,7 +189,7 @@ class _Bookkeeper:
         flops = 0.0
         for name, statements in self.lists():
             phases.update((where, part.plus(phases[where])) for where, part in self.listed(name, statements).items())
-            flops += _model_flops(AllSame(statements)) if name != "recompute" else 0.0
+            flops += model_flops_of(AllSame(statements)) if name != "recompute" else 0.0
         axes = dict.fromkeys(one.axes for phase in phases.values() for one in phase.transmissions)
         return Ledger(phases, flops, tuple(axes), self.awaited())
 
@@ -203,7 +211,7 @@ class _Bookkeeper:
         for statement in body.backward:
             if not made.isdisjoint(results_of(statement)):
                 redone.append(statement)
-            elif not _shards(statement):
+            elif not goes_to_shards(statement):
                 fresh.append(statement)
         yield from (("forward", body.forward), ("recompute", redone), ("inputs", self.shards), ("inputs", fresh))
         yield from (("sync", body.sync), ("publish", body.publish))
@@ -264,7 +272,7 @@ class _List:
             elif isinstance(statement, (Compute, Gradient, Ring)):
                 self.engine(statement, products)
         for kernels in products.values():
-            self.enter(_joined([kernel for kernel, _ in kernels]))
+            self.enter(as_one_product([kernel for kernel, _ in kernels]))
         # The gradients that a joined product makes are one sum already.
         sums = [tuple(name for _, name in kernels) for kernels in products.values() if kernels[0][0].work == "dgrad"]
         chains = Chains(self.body, statements, self.style, sums, self.book.shards, one_loss=self.book.one_loss)
@@ -308,7 +316,7 @@ class _List:
         self.phases[self.phase].kernels[self.book.memory(each_bytes * self.body.elements[rows] / count)] += count
 
     def sizes(self, statement: Compute | Gradient | Ring) -> dict[str, int]:
-        return dict(_sizes(statement.signature, statement.strategy, self.body.mesh))
+        return dict(local_sizes(statement.signature, statement.strategy, self.body.mesh))
 
     def product(
         self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], wanted: tuple[int, ...] | None
@@ -402,71 +410,3 @@ _Products = dict[tuple[str, ...], list[tuple[Kernel, str]]]
 
 _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 """A product and its gradients: which of the forward letters stand for rows, columns and the sum."""
-
-
-def _shards(statement: Statement) -> TypeGuard[Move]:
-    """Whether it brings a gradient to finer shards."""
-    return isinstance(statement, Move) and statement.reason == "sync"
-
-
-def _picks(statement: Compute) -> int:
-    """How many experts a token goes to, in a dispatch."""
-    return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
-
-
-@lru_cache(maxsize=8192)
-def _model_flops(statements: AllSame[Statement]) -> float:
-    """The model's own operations in a list."""
-    total = 0.0
-    for statement in statements.of:
-        if isinstance(statement, (Compute, Gradient, Ring)):
-            wanted = () if isinstance(statement, Compute) else statement.wanted
-            total += _flops(statement.signature, wanted or None)
-    return total
-
-
-@lru_cache(maxsize=65536)
-def _flops(signature: Signature, wanted: tuple[int, ...] | None) -> float:
-    """What an operator computes on all ranks together, forward or for these operands."""
-    return infer(signature).flops(needs=None if wanted is None else set(wanted))
-
-
-@lru_cache(maxsize=65536)
-def _sizes(signature: Signature, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str, int], ...]:
-    """The local size of every factor."""
-    return apply(infer(signature), signature.operands, strategy, mesh).sizes
-
-
-def _weights(body: BodyProgram) -> frozenset[str]:
-    """Parameters, and what is made of parameters alone: casts, views, transposes."""
-    found = {slot.value for slot in body.params if not slot.buffer}
-    for statement in body.forward:
-        if isinstance(statement, Compute) and statement.operands and found.issuperset(statement.operands):
-            found.update(statement.results)
-    return frozenset(found)
-
-
-def _ending_biases(body: BodyProgram, weights: frozenset[str]) -> frozenset[str]:
-    """Results of grouped products to which only a bias is added before they leave the experts."""
-    computes = [s for s in body.forward if isinstance(s, Compute)]
-    grouped = {s.results[0] for s in computes if s.signature.kind in GROUPED}
-    left = {s.operand for s in body.forward if isinstance(s, Move)}
-    left |= {s.operands[0] for s in computes if s.signature.kind == "combine"}
-    return frozenset(
-        s.operands[0]
-        for s in computes
-        if s.signature.kind == "add" and s.operands[0] in grouped and s.operands[1] in weights and s.results[0] in left
-    )
-
-
-def _joined(kernels: list[Kernel]) -> Kernel:
-    """Products of one left operand as one: wider forward, longer sums in dgrad, more rows in wgrad."""
-    first = kernels[0]
-    if len(kernels) == 1:
-        return first
-    g, a, b, c = first.shape
-    grown = sum(kernel.shape[{"forward": 2, "dgrad": 3, "wgrad": 1}[first.work]] for kernel in kernels)
-    shape = {"forward": (g, a, grown, c), "dgrad": (g, a, b, grown), "wgrad": (g, grown, b, c)}[first.work]
-    nbytes = sum(kernel.nbytes for kernel in kernels)
-    flops = sum(kernel.flops for kernel in kernels)
-    return replace(first, flops=flops, nbytes=nbytes, shape=shape)

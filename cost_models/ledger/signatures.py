@@ -23,9 +23,11 @@ from itertools import count
 from math import prod
 
 from meshwright.ir.program.program import BodyProgram, Compute, Gradient, Move, Ring, Statement, operands_of, results_of
-from meshwright.ir.rules.base import Engine, Rule, infer
+from meshwright.ir.rules.base import Engine, Rule
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import Split, apply
-from meshwright.ir.sharding.placement import Placement, Uneven, Zigzag
+from meshwright.ir.sharding.layouts import Uneven, Zigzag
+from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.sharding.reshard import given_elements
 
 BUCKETED = frozenset(("parameter", "sync", "update"))

@@ -4,7 +4,7 @@
 |---|---|
 | `peak` | the fullest instant of every stage |
 | `stage`, `body` | the calls of a stage put together; one call |
-| `liveness`, `storages`, `fullest` | the walk over statements |
+| `liveness`, `storages`, `walk`, `fullest` | what names take, and the walk over statements |
 | `in_flight` | what lies there beside the action that runs |
 | `stage_buffers` | what torch's pipelines hold of what crosses stages |
 | `extras`, `losses`, `routing` | what operators, losses and experts hold of their own |

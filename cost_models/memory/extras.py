@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from meshwright.ir.program.kept import is_derivative, needs_of
 from meshwright.ir.program.program import BodyProgram, Compute
-from meshwright.ir.rules.base import infer
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import apply
 
 

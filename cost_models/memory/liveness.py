@@ -35,15 +35,8 @@ from meshwright.cost_models.ledger.signatures import forms
 from meshwright.cost_models.memory.fullest import Fullest, Mix
 from meshwright.cost_models.memory.routing import routing_of
 from meshwright.cost_models.memory.storages import Names, Shared, rule_of, shared
-from meshwright.ir.program.program import (
-    BodyProgram,
-    Compute,
-    Gradient,
-    Ring,
-    Statement,
-    operands_of,
-    results_of,
-)
+from meshwright.cost_models.memory.walk import Walk
+from meshwright.ir.program.program import BodyProgram, Compute, Gradient, Ring, Statement, operands_of, results_of
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.target.workload import Workload, sizeless
 
@@ -133,7 +126,7 @@ class _Passes(Names):
     def forward(self) -> Fullest:
         inputs = {name: self.size(name) for name in self.body.inputs if name not in self.free}
         stay = {*self.kept, *(name for name in self.body.outputs)}
-        return self.walk(self.body.forward, inputs, stay)
+        return Walk(self, self.body.forward, inputs, stay).run()
 
     def backward(self, *, first: bool = False) -> Fullest:
         arrive = {name: self.size(name) for name in self.body.output_grads if name}
@@ -141,14 +134,14 @@ class _Passes(Names):
         if first:
             stay |= {slot.grad for slot in self.slots if slot.grad}
         again = {name: self.size(name) for name in self.exps_again}
-        return self.walk(self.body.backward, self.kept | again | arrive, stay)
+        return Walk(self, self.body.backward, self.kept | again | arrive, stay).run()
 
     def inputs(self) -> Fullest:
         arrive = {name: self.size(name) for name in self.body.output_grads if name}
         again = {name: self.size(name) for name in self.exps_again}
         stay = {name for name in self.body.input_grads if name} | self.weight_kept().keys()
         stay |= {name for name in self.kept if name not in self.logits_names}
-        return self.walk(self.without_weights, self.kept | again | arrive, stay)
+        return Walk(self, self.without_weights, self.kept | again | arrive, stay).run()
 
     @cached_property
     def without_weights(self) -> tuple[Statement, ...]:

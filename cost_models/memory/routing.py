@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 from meshwright.ir.analysis.fused import GROUPED
 from meshwright.ir.program.program import BodyProgram, Compute, Gradient, Move, Ring, Statement, operands_of, results_of
-from meshwright.ir.rules.base import Engine, infer
+from meshwright.ir.rules.base import Engine
+from meshwright.ir.rules.registry import infer
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import inf
 
 from meshwright.cost_models.memory.extras import extras_again
-from meshwright.cost_models.memory.fullest import Fullest, Mix
 from meshwright.cost_models.memory.losses import exponentials, inside_losses, made_again, takes_two_steps
 from meshwright.cost_models.memory.routing import NOTHING, routing_of
 from meshwright.ir.program.kept import COPY, saves_of
@@ -27,16 +25,13 @@ from meshwright.ir.program.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
+from meshwright.ir.rules.base import Engine, Rule, Signature
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.target.workload import Workload
 
 Shared = tuple[str, tuple[int, ...], Placement]
 """What tells two inputs without gradient apart: dtype, shape on a rank, placement."""
-
-
-_NEARLY = 1 - 1e-9
-"""Of a sum: what rounding cannot take from it."""
 
 
 def shared(body: BodyProgram, name: str) -> Shared:
@@ -253,197 +248,6 @@ class Names:
         if not self.body.kernels.copied:
             return ()
         return tuple(name + COPY for name in operands if name + COPY in self.kept)
-
-    def walk(self, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> Fullest:
-        """The fullest instant of a list that begins with some storages and leaves the names in `stay`."""
-        return _List(self, statements, begin, stay).run()
-
-
-class _List:
-    """One walk: allocates and frees, and remembers the fullest instant."""
-
-    def __init__(self, of: Names, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> None:
-        self.of, self.statements, self.stay = of, statements, stay
-        self.inside = of.interiors(statements, {*stay, *of.kept}) | of.inner
-        self.size: dict[str, float] = dict(begin)
-        self.kind: dict[str, str] = {}
-        self.backward = statements is not of.body.forward
-        self.last: dict[str, int] = {}
-        for index, statement in enumerate(statements):
-            for name in of.reads(statement):
-                self.last[name] = index
-        self.views = self.forward_views() if self.backward else {}
-        self.through = self.followers()
-        self.owner: dict[str, str] = {}
-        self.home: dict[str, str] = {}
-        """For every name that holds on to a storage, which."""
-        self.lying: dict[str, set[str]] = {}
-        """The same by storage."""
-        self.until: dict[str, float] = {}
-        """The last statement that reads a storage, as far as that was asked for since names came to it or went."""
-        self.changed: set[str] = set()
-        """Storages that names came to, or left, since the last statement."""
-        for name in begin:
-            self.own(name, name)
-        self.spared = {at for at in of.kept if self.backward and not self.ever_read(at)}
-
-    def forward_views(self) -> dict[str, str]:
-        """For names of the forward pass, the kept storage that they are views of."""
-        owner: dict[str, str] = {}
-        for statement in self.of.body.forward:
-            if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
-                base = statement.operands[0]
-                owner |= dict.fromkeys(statement.results, owner.get(base, base))
-        return owner
-
-    def followers(self) -> dict[str, list[str]]:
-        """For every name, those that lie where it lies, as long as they are not made themselves."""
-        found: dict[str, list[str]] = {}
-        for name, base in (*self.views.items(), *self.of.logits.items()):
-            found.setdefault(base, []).append(name)
-        return found
-
-    def storage(self, name: str) -> str | None:
-        """Where a name lies, if that is counted here."""
-        if name in self.of.logits:
-            name = self.of.logits[name]
-        if name not in self.owner and name in self.views:
-            name = self.views[name]
-        return self.owner.get(name)
-
-    def own(self, name: str, at: str) -> None:
-        """Have a name lie in a storage; what follows it comes along."""
-        self.owner[name] = at
-        self.settle(name)
-        if name in self.through:
-            near = self.through[name]
-            far = [one for other in near for one in self.through.get(other, ()) if one != name and one not in near]
-            for one in (*near, *far):
-                self.settle(one)
-
-    def settle(self, name: str) -> None:
-        """Note where a name lies now. Names that are not made yet, or were made forward, count for the storage that
-        they are views of, no other."""
-        at = self.storage(name)
-        if name not in self.owner and at not in (self.views.get(name), self.of.logits.get(name)):
-            at = None
-        before = self.home.get(name)
-        if at == before:
-            return
-        if before is not None:
-            self.lying[before].discard(name)
-            self.until.pop(before, None)
-            self.changed.add(before)
-        if at is None:
-            del self.home[name]
-            return
-        self.home[name] = at
-        self.lying.setdefault(at, set()).add(name)
-        self.until.pop(at, None)
-        self.changed.add(at)
-
-    def run(self) -> Fullest:
-        most, total = self.sums()
-        now = total  # added up as it comes: near enough to tell when to sum anew
-        recomputing = routed = False
-        due: dict[float, list[str]] = {}
-        for index, statement in enumerate(self.statements):
-            made, beside = self.make(statement, index), self.of.beside(statement)
-            now += made
-            if (made or beside) and now + beside >= total * _NEARLY:
-                sums, now = self.sums()
-                if now + beside > total:
-                    most, total = sums | {"transient": sums["transient"] + beside}, now + beside
-                    recomputing = self.backward and isinstance(statement, (Compute, Ring))
-                    routed = isinstance(statement, Compute | Gradient) and statement.op in self.of.routing.ops
-            for at in (*self.changed, *due.pop(index, ())):
-                if at not in self.size or at in self.spared:
-                    continue
-                if self.needed(at, index):
-                    due.setdefault(self.until[at], []).append(at)
-                else:
-                    now -= self.size.pop(at)
-            self.changed.clear()
-        return Fullest(Mix(**most), recomputing, routed)
-
-    def make(self, statement: Statement, index: int) -> float:
-        """Give the results of a statement their storages; the bytes of those that are new."""
-        new = 0.0
-        for position, name in enumerate(results_of(statement)):
-            at = self.lies(statement, position, name, index)
-            if at is not None:
-                self.own(name, at)
-                continue
-            if name in self.of.free or name in self.inside:
-                continue
-            root = self.of.logits.get(name, name)
-            self.own(root, root)
-            if name != root:
-                self.own(name, root)
-            if root not in self.size:
-                self.size[root] = self.of.size(root)
-                self.kind[root] = self.kind_of(root, statement)
-                self.changed.add(root)
-                new += self.size[root]
-        for name, size in self.of.own(statement, backward=self.backward).items():
-            self.own(name, name)
-            self.size[name], self.kind[name] = size, "recomputed" if self.backward else "activations"
-            self.changed.add(name)
-            new += size
-        return new
-
-    def kind_of(self, name: str, statement: Statement) -> str:
-        if name in self.of.logits_names:
-            return "logits"
-        if not self.backward and name in self.of.kept:
-            return "activations"
-        if self.backward and isinstance(statement, (Compute, Ring)) and not getattr(statement, "wanted", ()):
-            return "recomputed"
-        return "transient"
-
-    def lies(self, statement: Statement, position: int, name: str, index: int) -> str | None:
-        """The storage that a result shares, if it does: views, gradients handed through, sums in place."""
-        if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
-            return self.storage(statement.operands[0])
-        if isinstance(statement, Gradient) and len(statement.grads) == 1 and statement.grads[0]:
-            rule = rule_of(statement)
-            through = rule.engine is Engine.VIEW or (
-                rule.laws[statement.wanted[position]] is Law.ADDITIVE and rule.elementwise
-            )
-            if not through:
-                return None
-            grad = statement.grads[0]
-            at = self.storage(grad)
-            return at if at is not None and self.of.size(grad) == self.of.size(name) else None
-        if isinstance(statement, Add) and self.of.inner.isdisjoint(statement.operands):
-            for operand in statement.operands:
-                at = self.storage(operand)
-                if at is not None and at not in self.of.kept and not self.needed(at, index):
-                    return at
-        return None
-
-    def needed(self, at: str, index: int) -> bool:
-        """Whether a storage is read after a statement, or stays."""
-        until = self.until.get(at)
-        if until is None:
-            until = self.until[at] = max(map(self.ends, self.lying.get(at, ())), default=-1)
-        return until > index
-
-    def ends(self, name: str) -> float:
-        """The last statement that reads a name."""
-        return inf if name in self.stay else self.last.get(name, -1)
-
-    def ever_read(self, at: str) -> bool:
-        return at in self.last or any(name in self.last for name in self.through.get(at, ()))
-
-    def sums(self) -> tuple[dict[str, float], float]:
-        """Bytes by the names of `Mix`, and all of them."""
-        sums = {"activations": 0.0, "recomputed": 0.0, "transient": 0.0, "logits": 0.0}
-        kept, logits, kind = self.of.kept, self.of.logits_names, self.kind
-        for name, size in self.size.items():
-            of = "logits" if name in logits else "activations" if name in kept else kind.get(name, "transient")
-            sums[of] += size
-        return sums, sums["activations"] + sums["recomputed"] + sums["transient"] + sums["logits"]
 
 
 @lru_cache(maxsize=65536)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from meshwright.ir.graph.fold import Fold, joined
 from meshwright.ir.graph.graph import Graph, Param, Type
-from meshwright.ir.rules.base import rule_of, signature_of
 from meshwright.ir.rules.opaque import ruled
+from meshwright.ir.rules.registry import rule_of, signature_of
 from meshwright.ir.sharding.adjoint import needs
 
 OPAQUE = "opaque"

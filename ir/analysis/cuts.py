@@ -34,7 +34,8 @@ from math import inf
 
 from meshwright.ir.graph.fold import Call, Fold, shortened, unfold
 from meshwright.ir.graph.graph import Graph, Op, Type
-from meshwright.ir.rules.base import Engine, Law, rule_of, signature_of
+from meshwright.ir.rules.base import Engine, Law
+from meshwright.ir.rules.registry import rule_of, signature_of
 
 FEW = 2
 """Inside a body, cuts are listed where at most this many differentiable values are alive: x and one residual."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.ir.graph.graph import Graph, Op
-from meshwright.ir.sharding.placement import Layout, Sections
+from meshwright.ir.sharding.layouts import Layout, Sections
 
 PRODUCTS = ("linear", "grouped_linear")
 GROUPED = "grouped_linear"

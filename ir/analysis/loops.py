@@ -34,7 +34,8 @@ from types import MappingProxyType
 from meshwright.ir.errors import FactorUndeclared
 from meshwright.ir.graph.fold import Body, Fold, short_of, unfolded_short
 from meshwright.ir.graph.graph import Graph, Op
-from meshwright.ir.rules.base import Rule, rules_of
+from meshwright.ir.rules.base import Rule
+from meshwright.ir.rules.registry import rules_of
 from meshwright.ir.same import Same
 
 Names = tuple[str, ...]

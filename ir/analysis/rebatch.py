@@ -39,9 +39,10 @@ from meshwright.ir.errors import CannotRebatch, MeshwrightError
 from meshwright.ir.graph.constants import proportional
 from meshwright.ir.graph.fold import Body, Fold, short_of, unfolded_short
 from meshwright.ir.graph.graph import Attr, Graph, Op, Type
-from meshwright.ir.rules.base import Role, rule_of
+from meshwright.ir.rules.base import Role
 from meshwright.ir.rules.families.moe import dropless_capacity
 from meshwright.ir.rules.opaque import ruled
+from meshwright.ir.rules.registry import rule_of
 from meshwright.ir.same import Same
 
 LABEL = "b"

@@ -43,7 +43,8 @@ from networkx.algorithms.flow import boykov_kolmogorov
 
 from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.program.program import Kernels
-from meshwright.ir.rules.base import Engine, Law, Rule, Save, Signature, rules_of, signature_of
+from meshwright.ir.rules.base import Engine, Law, Rule, Save, Signature
+from meshwright.ir.rules.registry import rules_of, signature_of
 from meshwright.ir.same import Same
 from meshwright.ir.target.workload import STYLES
 

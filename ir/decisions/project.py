@@ -29,8 +29,9 @@ from meshwright.ir.graph.fold import Fold, Segment
 from meshwright.ir.graph.graph import Attr, Graph, Op
 from meshwright.ir.names.storage import cut_further
 from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.layouts import Layout, Padded, Sections
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
-from meshwright.ir.sharding.placement import Layout, Padded, Placement, Sections, State
+from meshwright.ir.sharding.placement import Placement, State
 from meshwright.ir.sharding.shares import apportioned, axis_of, batch_of, batch_shares, equally, shares_of
 
 SILENT = {"cast", "dropout"}

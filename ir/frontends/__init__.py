@@ -6,6 +6,6 @@
 | `contract` | the hooks of a user's file |
 | `foreign` | running code of users: nothing that it raises, prints or waits for escapes |
 | `emit` | emitting operators of our vocabulary; `sections`, `masks`, `layout` and `storage` recognise and renew |
-| `segment` | from the trace of a few blocks to a fold of all of them |
+| `segment`, `assemble` | from the trace of a few blocks to a fold of all of them |
 | `shape` | decoders as numbers: which keys a shape file has |
 """

@@ -23,31 +23,16 @@ things. As a check that trusts none of the above, the walk itself is folded, unf
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from meshwright.ir.frontends.assemble import FromCall, NotFoldable, Use, Wire, assembled, expanded, read_beyond
 from meshwright.ir.frontends.torch_.operators.values import Names
-from meshwright.ir.frontends.torch_.tracing.reduce import LONG_WALK, Stack
-from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source, unfold, unused
+from meshwright.ir.frontends.torch_.tracing.reduce import Stack
+from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, unfold, unused
 from meshwright.ir.graph.graph import Graph, Input, Op, Param, Type, Update
 from meshwright.ir.graph.numbers import numbers_of, without_numbers
-
-
-class NotFoldable(Exception):
-    """The trace does not repeat in the way that its stacks promise."""
-
-
-@dataclass(frozen=True, slots=True)
-class FromCall:
-    """Output `output` of an earlier call of the trace, not the one just before."""
-
-    call: int
-    output: int
-
-
-Wire = FromInput | FromPrevious | FromCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +51,6 @@ class Closed:
     graph: Graph
     given: tuple[str, ...]
     inner: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """A call with its body and wires: what is written out, and grouped into segments."""
-
-    body: str
-    path: str
-    wires: tuple[Wire, ...]
-    trace: int
-    numbers: tuple[float, ...] = ()
 
 
 def names_of(stacks: Sequence[Stack]) -> Names:
@@ -108,12 +82,12 @@ def fold_trace(graph: Graph, stacks: Sequence[Stack], classes: Mapping[str, str]
     unread = {param.value for param in graph.params if not graph.readers[param.value]} - set(graph.outputs)
     closed = [_close(graph, cut, index == 0, owner, borrowed, unread) for index, cut in enumerate(cuts)]
     uses, bodies = _share(graph, cuts, closed, classes)
-    kept = _kept(uses, stacks)
-    checked = _assemble(graph, uses, bodies, uses, kept)
+    kept = read_beyond(uses, stacks)
+    checked = assembled(graph, uses, bodies, uses, kept)
     difference = unlike(unfold(checked), replaced_ops(graph, tuple(op for cut in cuts for op in cut.ops)))
     if difference:
         raise NotFoldable(f"folding the traced blocks changes them: {difference}")
-    return _assemble(graph, _expand(uses, stacks), bodies, uses, kept)
+    return assembled(graph, expanded(uses, stacks), bodies, uses, kept)
 
 
 # Cut -----------------------------------------------------------------------------------------------------------------
@@ -332,171 +306,6 @@ def _wire(graph: Graph, value: str, call: int, where: Mapping[str, tuple[int, in
         return FromInput(value)
     source, output = where[value]
     return FromPrevious(output) if source == call - 1 else FromCall(source, output)
-
-
-# Expand --------------------------------------------------------------------------------------------------------------
-
-
-def _expand(uses: Sequence[Use], stacks: Sequence[Stack]) -> list[Use]:
-    """The calls of the full model: walked lists written out."""
-    written: list[Use] = []
-    done: set[str] = set()
-    for use in uses:
-        stack = next((s for s in stacks if s.holds(use.path)), None)
-        if stack is None or not stack.shortened:
-            written.append(use)
-        elif stack.path not in done:
-            done.add(stack.path)
-            written += _written_out(stack, uses)
-    return written
-
-
-def _written_out(stack: Stack, uses: Sequence[Use]) -> list[Use]:
-    walked = [use for use in uses if stack.holds(use.path)]
-    if [use.path for use in walked] != [stack.block(p) for p in stack.walk]:
-        raise NotFoldable(f"the blocks of {stack.path} do not run one after another")
-    if [use.trace for use in walked] != list(range(walked[0].trace, walked[0].trace + len(walked))):
-        raise NotFoldable(f"other blocks run between those of {stack.path}")
-    by_step: dict[tuple[int | None, int], Use] = {}
-    second: Use | None = None
-    before: int | None = None
-    for position, use in zip(stack.walk, walked, strict=True):
-        step = (before, stack.classes[position])
-        known = by_step.setdefault(step, use)
-        if known.numbers != use.numbers:
-            raise NotFoldable(f"{known.path} and {use.path} look alike but compute with different numbers")
-        if (known.body, known.wires) != (use.body, use.wires) and not _same_entry(known, use):
-            if known is walked[1] and _is_second(known, use, stack, len(walked)):
-                second, by_step[step] = known, use
-                before = stack.classes[position]
-                continue
-            raise NotFoldable(f"{known.path} and {use.path} look alike but compute different things")
-        before = stack.classes[position]
-    steps = zip((None, *stack.classes), stack.classes, strict=False)
-    written = [by_step[step] for step in steps]
-    if second is not None:
-        written[1] = second
-    return [replace(use, path=stack.block(position)) for position, use in enumerate(written)]
-
-
-def _is_second(known: Use, use: Use, stack: Stack, walked: int) -> bool:
-    """Whether the second block stands apart only because it reads, of the first, what later ones read of its like: in
-    `x = x + block(x)`, the sum belongs to the block that follows, and the second adds to what the first was given. Two
-    more blocks must agree on the rest."""
-    changed = [later for first, later in zip(known.wires, use.wires, strict=False) if first != later]
-    return (
-        known.body == use.body
-        and stack.classes[0] == stack.classes[1]
-        and walked >= LONG_WALK
-        and all(isinstance(wire, FromPrevious) for wire in changed)
-    )
-
-
-def _same_entry(known: Use, use: Use) -> bool:
-    """One body whose inputs come from the same places, where "the call before" is also a call that can be named."""
-    named = [
-        [FromCall(u.trace - 1, w.output) if isinstance(w, FromPrevious) else w for w in u.wires] for u in (known, use)
-    ]
-    return known.body == use.body and named[0] == named[1]
-
-
-# Segments ------------------------------------------------------------------------------------------------------------
-
-
-def _kept(uses: Sequence[Use], stacks: Sequence[Stack]) -> frozenset[str]:
-    """The blocks of which others than the next one read a value. Of a shortened list it is not known which they are."""
-    short = [stack for stack in stacks if stack.shortened]
-    read = {uses[wire.call].path for use in uses for wire in use.wires if isinstance(wire, FromCall)}
-    return frozenset(path for path in read if path and not any(stack.holds(path) for stack in short))
-
-
-def _assemble(
-    graph: Graph, calls: Sequence[Use], bodies: Mapping[str, Body], traced: Sequence[Use], kept: Set[str]
-) -> Fold:
-    """The calls grouped into segments, their wires resolved. What is `kept` ends a segment, or is in its last round."""
-    spans = _spans(calls, kept)
-    place = {
-        _name(calls[start + offset]): (number, offset % period, offset >= period * (repeats - 1))
-        for number, (start, period, repeats) in enumerate(spans)
-        for offset in range(period * repeats)
-    }
-
-    def source(wire: Wire) -> Source:
-        if not isinstance(wire, FromCall):
-            return wire
-        segment, position, last = place[_name(traced[wire.call])]
-        if not last:
-            raise NotFoldable(f"a value of {traced[wire.call].path} skips over blocks that are traced for others")
-        return FromSegment(segment, position, wire.output)
-
-    def resolved(use: Use) -> tuple[Source, ...]:
-        return tuple(source(wire) for wire in use.wires)
-
-    kinds = {(use.body, use.numbers) for use in calls}
-    differing = {body for body, times in Counter(body for body, _ in kinds).items() if times > 1}
-    segments = []
-    for start, period, repeats in spans:
-        members = calls[start : start + period * repeats]
-        looping = members[period] if repeats > 1 else members[0]
-        segments.append(
-            Segment(
-                period=tuple(use.body for use in members[:period]),
-                paths=tuple(use.path for use in members),
-                entry=resolved(members[0]),
-                wires=(resolved(looping), *(resolved(use) for use in members[1:period])),
-                glue=not members[0].path,
-                numbers=tuple(use.numbers for use in members) if any(use.body in differing for use in members) else (),
-            )
-        )
-    used = {use.body for use in calls}
-    return Fold(
-        bodies=tuple(body for name, body in bodies.items() if name in used),
-        segments=tuple(segments),
-        inputs=tuple((item, graph.types[item.value]) for item in graph.inputs),
-        outputs=tuple(source(wire) for wire in _outputs(graph, calls[-1], bodies)),
-        loss=None if graph.loss is None else graph.outputs.index(graph.loss),
-    )
-
-
-def _name(use: Use) -> str:
-    return use.path or f"glue {use.trace}"
-
-
-def _spans(calls: Sequence[Use], kept: Set[str]) -> list[tuple[int, int, int]]:
-    """(start, period, repeats) of each segment."""
-    spans: list[tuple[int, int, int]] = []
-    start = 0
-    while start < len(calls):
-        run = next((n for n, use in enumerate(calls[start:]) if not use.path), len(calls) - start)
-        best = (1, 1)
-        for period in range(1, run // 2 + 1):
-            repeats = _repeats(calls[start : start + run], period, kept)
-            if repeats > 1 and period * repeats > best[0] * best[1]:
-                best = (period, repeats)
-        spans.append((start, *best))
-        start += best[0] * best[1]
-    return spans
-
-
-def _repeats(calls: Sequence[Use], period: int, kept: Set[str]) -> int:
-    """How often the first `period` calls repeat. The very first call may be wired otherwise: it is the entry."""
-    length = period
-    while length < len(calls):
-        now, then = calls[length], calls[length - period]
-        if length % period == 0 and any(call.path in kept for call in calls[length - period : length]):
-            break
-        if now.body != then.body or (length > period and now.wires != then.wires):
-            break
-        length += 1
-    return length // period
-
-
-def _outputs(graph: Graph, last: Use, bodies: Mapping[str, Body]) -> tuple[Wire, ...]:
-    """Where the model's outputs come from: the closing glue, whose body passes them on in the order of the graph."""
-    passed = bodies[last.body].graph.outputs
-    if len(passed) != len(graph.outputs):
-        raise NotFoldable("an output of the model is computed before its last glue")
-    return tuple(FromPrevious(index) for index in range(len(passed)))
 
 
 # The check -----------------------------------------------------------------------------------------------------------

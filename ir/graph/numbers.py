@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import isfinite
 
 from meshwright.ir.graph.graph import Attr, Graph, Op
-from meshwright.ir.rules.base import infer, signature_of
+from meshwright.ir.rules.registry import infer, signature_of
 
 ANOTHER = 0.7310585786300049
 """A number that means nothing to any rule: the logistic function of 1."""

@@ -20,21 +20,13 @@ from typing import Any, Protocol
 
 from meshwright.ir.errors import CopiesDiffer, NameUnknown
 from meshwright.ir.graph.graph import Attr, Type
-from meshwright.ir.program.program import (
-    Add,
-    BodyProgram,
-    Compute,
-    Gradient,
-    Move,
-    Ring,
-    Statement,
-    Zero,
-    results_of,
-)
-from meshwright.ir.rules.base import Signature, infer
+from meshwright.ir.program.program import Add, BodyProgram, Compute, Gradient, Move, Ring, Statement, Zero, results_of
+from meshwright.ir.rules.base import Signature
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.layouts import Layout, Span, length, select
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Layout, Placement, Span, length, select
+from meshwright.ir.sharding.placement import Placement
 
 Tensor = Any
 """A tensor of whatever library the kernels use."""

@@ -26,11 +26,13 @@ from meshwright.ir.names.gradients import from_weights, leave_sums, pass_weight_
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
-from meshwright.ir.rules.base import Rule, rules_of
+from meshwright.ir.rules.base import Rule
+from meshwright.ir.rules.registry import rules_of
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import SPLITTABLE, Choice, Split, Strategy, apply
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Shard, State
+from meshwright.ir.sharding.placement import Shard, State
 
 
 def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:

@@ -29,8 +29,8 @@ from typing import Any
 from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.errors import DegreeImpossible
 from meshwright.ir.names import counts
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Plain
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Plain
 
 CONTEXT = ("all_gather", "ring", "ulysses")
 """How context parallelism runs attention."""

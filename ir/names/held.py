@@ -35,8 +35,9 @@ from meshwright.ir.names.recompute import kind_of, recomputed
 from meshwright.ir.names.stages import layer_calls, shared
 from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.same import Same
+from meshwright.ir.sharding.layouts import ZIGZAG
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import ZIGZAG, Placement
+from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.target.combined import contexts
 
 ONE_STAGE = "1f1b"

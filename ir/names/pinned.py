@@ -25,8 +25,8 @@ from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names.degrees import BATCH, SEQUENCE
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import SPLITTABLE, Split, Strategy
+from meshwright.ir.sharding.layouts import Nested
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Nested
 from meshwright.ir.sharding.rewrite import facts_of
 
 SHARDING = ("replicate", "column", "row", "expert")

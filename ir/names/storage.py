@@ -16,10 +16,11 @@ from meshwright.ir.errors import IndivisibleExtent
 from meshwright.ir.graph.graph import Graph, Param
 from meshwright.ir.names.degrees import Degrees, uses
 from meshwright.ir.program.spread import compute_placements
-from meshwright.ir.rules.base import rule_of
+from meshwright.ir.rules.registry import rule_of
 from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.layouts import Padded
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Padded, Placement, Shard, State
+from meshwright.ir.sharding.placement import Placement, Shard, State
 from meshwright.ir.sharding.rewrite import facts_of
 
 

@@ -15,7 +15,7 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names.degrees import BATCH, SEQUENCE, TABLE, Degree
 from meshwright.ir.sharding.adjoint import Split
-from meshwright.ir.sharding.placement import Nested
+from meshwright.ir.sharding.layouts import Nested
 
 
 @lru_cache(maxsize=256)

@@ -9,5 +9,5 @@
 | `crossing` | what crosses between two stages, message by message |
 | `split_backward` | input gradients first, weight gradients later |
 | `routes` | the ways that values of a body take, for who prints code |
-| `text` | the text form |
+| `text`, `reading` | the text form |
 """

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from meshwright.ir.sharding.layouts import Span
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Placement, Span
+from meshwright.ir.sharding.placement import Placement
 
 Box = tuple[tuple[Span, ...], ...]
 """Of every dimension the indices that a rank has."""

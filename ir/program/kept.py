@@ -30,8 +30,9 @@ from meshwright.ir.program.program import (
     results_of,
     values_read,
 )
-from meshwright.ir.rules.base import Engine, Save, Signature, infer
+from meshwright.ir.rules.base import Engine, Save, Signature
 from meshwright.ir.rules.families.attention import ring_saves
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.target.workload import COPY_BYTES

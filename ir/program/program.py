@@ -29,10 +29,12 @@ from types import MappingProxyType
 
 from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph.graph import ITEMSIZE, Type, Update
-from meshwright.ir.rules.base import Signature, infer
+from meshwright.ir.rules.base import Signature
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.layouts import Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Placement, Uneven
+from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.sharding.reshard import Step
 from meshwright.ir.target.workload import ATTENTION, COPY_BYTES, STYLES, Workload
 
@@ -171,7 +173,7 @@ class Kernels:
         for name, known in ((self.style, STYLES), (self.attention, ATTENTION)):
             if name not in known:
                 raise UnknownStyle(place=repr(name), cause="no such kernels", fix=f"use one of {', '.join(known)}")
-        if self.copied and self.copied not in COPY_BYTES:
+        if self.copied not in ("", *COPY_BYTES):
             named = f"use one of {', '.join(COPY_BYTES)}"
             raise UnknownStyle(place=repr(self.copied), cause="no copies in this precision", fix=named)
 
@@ -281,13 +283,10 @@ class BodyProgram:
     @cached_property
     def uneven(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The axes that cut anything into parts of unequal sizes, with these sizes: one for each such cut."""
-        placements = {id(local.placement): local.placement for local in self.locals.values()}.values()
-        shards = (shard for one in placements for dim in one.dims for shard in dim)
-        stored = (
-            shard for slot in self.params for p in (slot.grads, slot.optimizer) for dim in p.dims for shard in dim
-        )
-        found = {(one.axis, one.layout.sizes): None for one in (*shards, *stored) if isinstance(one.layout, Uneven)}
-        return tuple(found)
+        stored = [placement for slot in self.params for placement in (slot.grads, slot.optimizer)]
+        placements = {id(one): one for one in (*(local.placement for local in self.locals.values()), *stored)}
+        shards = (shard for one in placements.values() for dim in one.dims for shard in dim)
+        return tuple({(one.axis, one.layout.sizes): None for one in shards if isinstance(one.layout, Uneven)})
 
     @cached_property
     def offloads(self) -> bool:
@@ -421,8 +420,7 @@ def local_elements(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> 
 def operands_of(statement: Statement) -> tuple[str, ...]:
     """The local names a statement reads."""
     if isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward):
-        grads = tuple(name for name in statement.grads if name)
-        return (*statement.operands, *statement.outputs, *grads)
+        return (*statement.operands, *statement.outputs, *filter(None, statement.grads))
     if isinstance(statement, Move):
         return (statement.operand,)
     return () if isinstance(statement, Zero) else statement.operands

@@ -1,24 +1,9 @@
-"""The vocabulary of operators. `base` says what a rule is; each other module holds the rules of one family and
+"""The vocabulary of operators. `base` says what a rule is, `registry` which one an
+operator has; each other module holds the rules of one family and
 registers them on import."""
 
 from meshwright.ir.rules import opaque
-from meshwright.ir.rules.base import (
-    Engine,
-    Expansion,
-    Factor,
-    Law,
-    Pair,
-    Role,
-    Rule,
-    Save,
-    Signature,
-    Work,
-    expand,
-    infer,
-    kinds,
-    rule_of,
-    signature_of,
-)
+from meshwright.ir.rules.base import Engine, Expansion, Factor, Law, Pair, Role, Rule, Save, Signature, Work
 from meshwright.ir.rules.families import (
     attention,
     conv,
@@ -33,6 +18,7 @@ from meshwright.ir.rules.families import (
     reduction,
 )
 from meshwright.ir.rules.opaque import register_rule, unregister_rule
+from meshwright.ir.rules.registry import expand, infer, kinds, rule_of, signature_of
 
 FAMILIES = (
     attention,

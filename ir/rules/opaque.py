@@ -23,20 +23,9 @@ from math import prod
 
 from meshwright.ir.errors import BadOperand, RuleRegistered
 from meshwright.ir.graph.graph import Attr, Type
-from meshwright.ir.rules.base import (
-    Dims,
-    Engine,
-    Factor,
-    Law,
-    Role,
-    Rule,
-    Save,
-    Signature,
-    Work,
-    infer,
-    rule,
-)
+from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Role, Rule, Save, Signature, Work
 from meshwright.ir.rules.dims import Shape, law
+from meshwright.ir.rules.registry import infer, rule
 
 _TYPE = re.compile(r"^(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]$")
 _WORD = re.compile(r"\(([\w ]*)\)|(\w+)")

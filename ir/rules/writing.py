@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.ir.graph.graph import Attr, Graph, Input, Op, Type
-from meshwright.ir.rules.base import Expansion, Law, Signature, infer
+from meshwright.ir.rules.base import Expansion, Law, Signature
+from meshwright.ir.rules.registry import infer
 
 NONE: Mapping[str, str] = {}
 NO_ATTRS: Mapping[str, Attr] = {}

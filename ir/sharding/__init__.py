@@ -3,6 +3,7 @@
 | module | what it has |
 |---|---|
 | `mesh` | named axes over the ranks of a stage |
+| `layouts` | how one dimension is cut into parts |
 | `placement` | how one tensor lies on a mesh |
 | `adjoint` | a choice per mesh axis → the states of every operand and result, forward and backward |
 | `reshard` | the cheapest collectives from one placement to another |

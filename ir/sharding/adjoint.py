@@ -38,23 +38,20 @@ from math import gcd, prod
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
 from meshwright.ir.graph.graph import Type
 from meshwright.ir.rules.base import Dims, Law, Role, Rule
-from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import (
+from meshwright.ir.sharding.layouts import (
     CONTIGUOUS,
     ZIGZAG,
     Contiguous,
-    Dim,
     Layout,
     Nested,
     Padded,
-    Partial,
     Sections,
-    Shard,
-    State,
     Uneven,
     Zigzag,
     parse_layout,
 )
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Dim, Partial, Shard, State
 
 
 @dataclass(frozen=True, slots=True)

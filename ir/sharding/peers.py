@@ -27,11 +27,12 @@ from meshwright.ir.program.program import (
     Stage,
     Statement,
 )
-from meshwright.ir.rules.base import infer
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Choice, Split, Strategy, apply
+from meshwright.ir.sharding.layouts import Layout, Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Layout, Placement, Uneven
+from meshwright.ir.sharding.placement import Placement
 
 At = tuple[tuple[str, int], ...]
 """Coordinates on the axes that cut unevenly."""

@@ -26,18 +26,9 @@ from functools import lru_cache
 from math import prod
 
 from meshwright.ir.errors import NoReshard
+from meshwright.ir.sharding.layouts import CONTIGUOUS, LAYOUT_PATTERN, Layout, Padded, parse_layout
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import (
-    CONTIGUOUS,
-    LAYOUT_PATTERN,
-    Dim,
-    Layout,
-    Padded,
-    Partial,
-    Placement,
-    Shard,
-    parse_layout,
-)
+from meshwright.ir.sharding.placement import Dim, Partial, Placement, Shard
 
 MOVES = ("slice", "mask", "pad", "all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 FREE = frozenset(("slice", "mask", "pad"))

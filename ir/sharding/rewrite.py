@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from meshwright.ir.errors import IllegalStrategy
 from meshwright.ir.graph.graph import Graph, Op, Type
-from meshwright.ir.rules.base import Law, Rule, Signature, expand, infer, signature_of
+from meshwright.ir.rules.base import Law, Rule, Signature
+from meshwright.ir.rules.registry import expand, infer, signature_of
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Applied, Choice, Idle, Split, Strategy, apply
 from meshwright.ir.sharding.mesh import Mesh

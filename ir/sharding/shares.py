@@ -21,11 +21,12 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.degrees import BATCH, TABLE
-from meshwright.ir.rules.base import rule_of
+from meshwright.ir.rules.registry import rule_of
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
+from meshwright.ir.sharding.layouts import CONTIGUOUS, Layout, Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, Dim, Layout, Placement, Shard, State, Uneven
+from meshwright.ir.sharding.placement import Dim, Placement, Shard, State
 
 COPIES = TABLE[0].name
 """How the names of axes begin that hold copies outside the experts."""

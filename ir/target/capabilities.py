@@ -41,12 +41,12 @@ from meshwright.ir.names.degrees import BATCH
 from meshwright.ir.names.pinned import of_weights
 from meshwright.ir.program.lower_body import Lowering
 from meshwright.ir.program.spread import compute_placements
-from meshwright.ir.rules.base import rule_of
+from meshwright.ir.rules.registry import rule_of
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.layouts import CONTIGUOUS, Contiguous, Layout, Nested, Padded, Sections, Zigzag
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, Contiguous, Layout, Nested, Padded, Sections, Zigzag
 from meshwright.ir.sharding.reshard import MOVES
 from meshwright.ir.target.combined import CAST, COMBINED
 from meshwright.ir.target.precisions import PrecisionLine, unwritten

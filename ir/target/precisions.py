@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from meshwright.ir.errors import EmissionSoftware
 from meshwright.ir.graph.fold import Fold
-from meshwright.ir.rules.base import Engine, rule_of
+from meshwright.ir.rules.base import Engine
+from meshwright.ir.rules.registry import rule_of
 from meshwright.ir.target.workload import Workload
 
 

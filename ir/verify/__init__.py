@@ -6,5 +6,5 @@
 | `programs` | statement by statement, does a program do what it says? |
 | `actions` | do its action lists make a step? |
 | `gradients` | does a backward list differentiate the forward list? |
-| `meaning` | does a program compute its model? |
+| `meaning` | does a program compute its model? `tied`: also where several bodies hold a parameter |
 """

@@ -53,16 +53,8 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.graph.fold import Call, Fold, FromInput, FromPrevious, Segment, Source, joined, shortened, unfold
 from meshwright.ir.graph.graph import Graph, Op, Param, Type
-from meshwright.ir.rules.base import (
-    Engine,
-    Law,
-    Rule,
-    Save,
-    Signature,
-    expand,
-    infer,
-    signature_of,
-)
+from meshwright.ir.rules.base import Engine, Law, Rule, Save, Signature
+from meshwright.ir.rules.registry import expand, infer, signature_of
 
 REDUCTIONS = ("mean", "sum", "same")
 """How the shards of a buffer update may be combined."""

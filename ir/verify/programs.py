@@ -48,7 +48,7 @@ from meshwright.ir.program.program import (
     results_of,
     values_read,
 )
-from meshwright.ir.rules.base import infer
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import Applied, Split, apply
 from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.sharding.reshard import after

@@ -21,8 +21,8 @@ from meshwright.ir.analysis.loops import Loops, stem
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
 from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections
 from meshwright.ir.sharding.rewrite import facts_of
 
 SEQUENCE, SLOTS = "s", "slots"

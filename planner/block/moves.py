@@ -18,8 +18,9 @@ import numpy as np
 
 from meshwright.cost_models.collectives.collective import Collective
 from meshwright.cost_models.ledger.ledger import Phase, Transmission
+from meshwright.ir.sharding.layouts import Layout, Nested, Sections
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Dim, Layout, Nested, Placement, Sections, Shard
+from meshwright.ir.sharding.placement import Dim, Placement, Shard
 from meshwright.ir.sharding.reshard import path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms

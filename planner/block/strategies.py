@@ -26,8 +26,9 @@ from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names.pinned import Words
 from meshwright.ir.rules.base import Role
 from meshwright.ir.sharding.adjoint import Choice, Idle, Pass, Split, Strategy, choices
+from meshwright.ir.sharding.layouts import ZIGZAG, Contiguous, Zigzag
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
-from meshwright.ir.sharding.placement import ZIGZAG, Contiguous, State, Zigzag
+from meshwright.ir.sharding.placement import State
 from meshwright.ir.sharding.rewrite import Facts, facts_of
 from meshwright.ir.target.capabilities import layout_names
 from meshwright.planner.block.groups import Group, Parts

@@ -28,7 +28,7 @@ from meshwright.ir.names import CONTEXT, check, uses
 from meshwright.ir.names.cache import CONTEXTUAL, kinds_of, loops_of
 from meshwright.ir.program.program import BodyProgram, Gradient, Run, Stage
 from meshwright.ir.program.units import Part, sharing
-from meshwright.ir.rules.base import infer
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.same import Same
 from meshwright.ir.target.workload import Stack, Workload
 from meshwright.planner.question.module_pins import ModulePin

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from meshwright import __version__
 from meshwright.cost_models.hardware import toml as cluster_toml
-from meshwright.cost_models.hardware.cluster import Cluster, Link, Pool, suspicions
+from meshwright.cost_models.hardware.cluster import Cluster, suspicions
 from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.hardware.parts import Link, Pool
 from meshwright.cost_models.hardware.quantity import Quantity, weakest
 from meshwright.cost_models.hardware.text import read_cluster
 

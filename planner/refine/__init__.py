@@ -10,7 +10,7 @@
 | `partial_recompute` | of every stage the first few layers computed again, or waiting in the host's memory |
 | `offload` | the optimizer's state in the host's memory |
 | `candidate` | a plan that may become the answer; climbing from one to a better one |
-| `operators` | what every axis does in every operator, by the block solver |
+| `operators` | what every axis does in every operator, by the block solver; `kept`: all else that a body plan says |
 | `schedule` | a pipeline schedule of the plan's own |
 | `interfaces` | what bodies have to do with each other: values handed on, parameters shared |
 | `waiting` | ranks that wait for each other may all do the same work instead |

@@ -6,7 +6,7 @@ A plan by names treats all operators by one table (`ir.names`): tensor paralleli
 leaves the rest, data parallelism cuts the batch. The block solver knows no names; here it may choose for every body of
 a plan that the named search found, on the mesh of its stages, within what the plan says otherwise:
 
-    storage     the same level of ZeRO over the same axes (`_Kept.of`); which dimension is cut may change
+    storage     the same level of ZeRO over the same axes (`Kept.of`); which dimension is cut may change
     again       the same values computed again in the backward pass
     layouts     zigzag on the axes that use it
     pins        what is asked of single modules (`ir.names.pinned`): only options that do it are offered
@@ -35,12 +35,10 @@ from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph
-from meshwright.ir.names.pinned import Allowed
 from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.same import Same
-from meshwright.ir.sharding.adjoint import Split
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import ZIGZAG, State
+from meshwright.ir.sharding.placement import State
 from meshwright.planner.block import Space, Terms, cost_of_plan
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.plan import body_plan, chosen_of, neighbours
@@ -49,6 +47,7 @@ from meshwright.planner.question.module_pins import resolved
 from meshwright.planner.question.pricing import Setting
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.interfaces import End, handed_on, tied
+from meshwright.planner.refine.kept import Kept, ends_of
 from meshwright.planner.refine.waiting import parts_badly
 
 LEAST_GAIN = 1e-4
@@ -109,69 +108,6 @@ def problems(setting: Setting, decisions: Decisions, fold: Fold, global_batch: i
     return {name: work.block(name, {}, hides=True) for name in work.open}
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What a body plan says beside the choices of operators, as the block solver takes it."""
-
-    plan: BodyPlan
-    graph: Graph
-    stage: StagePlan
-    """The first one that uses the plan."""
-    space: Space
-    ends: Mapping[str, State]
-
-    @property
-    def inputs(self) -> set[str]:
-        return {item.value for item in self.graph.inputs}
-
-    @staticmethod
-    def of(
-        plan: BodyPlan,
-        graph: Graph,
-        stage: StagePlan,
-        pins: Mapping[str, Allowed],
-        usual: Space | None = None,
-    ) -> _Kept:
-        """`usual` is the space of the other bodies on this mesh: a body of which nothing can be stored otherwise does
-        not show what its plan would store."""
-        level, storing = _storage(plan, graph, stage.mesh)
-        if not level and usual is not None:
-            level, storing = usual.zero or 0, usual.storing or ()
-        states = dict(plan.states)
-        ends = {item.value: State.replicated(len(graph.types[item.value].shape)) for item in graph.inputs}
-        space = Space(
-            zero=level,
-            storing=storing,
-            regather=plan.regather,
-            recompute=plan.recompute,
-            zigzag=_zigzag(plan, stage.mesh),
-            pins=pins,
-        )
-        ends |= {value: states[value] for value in _ends(graph) if value in states}
-        return _Kept(plan, graph, stage, space, ends)
-
-
-def _storage(plan: BodyPlan, graph: Graph, mesh: Mesh) -> tuple[int, tuple[str, ...]]:
-    """The level of ZeRO that a plan stores by, and the axes that it stores over."""
-    compute = compute_placements(graph, plan, mesh) if plan.storage else {}
-    level, axes = 0, set[str]()
-    for item in plan.storage:
-        at = compute[item.path]
-        kinds = (item.optimizer, item.grads, item.params)
-        level = max(level, *(number for number, kind in enumerate(kinds, 1) if kind != at), 0)
-        axes.update(axis for axis in mesh.names if at.on(axis) is None and item.optimizer.on(axis) is not None)
-    return level, tuple(axis for axis in mesh.names if axis in axes)
-
-
-def _zigzag(plan: BodyPlan, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that cut something in a zigzag."""
-    made = [pair for _, strategy in plan.strategies for pair in strategy.choices]
-    found = {axis for axis, choice in made if isinstance(choice, Split) and choice.layout == ZIGZAG}
-    dims = [dim for _, state in plan.states for dim in state.dims]
-    found |= {shard.axis for dim in dims for shard in dim if shard.layout == ZIGZAG}
-    return tuple(axis for axis in mesh.names if axis in found)
-
-
 Constraints = Mapping[str, Sequence[BodyPlan]]
 """For body plans, by name, others that may take their place."""
 
@@ -189,7 +125,7 @@ class _Work:
     blocks: Blocks
     calls: list[Counter[str]] = field(default_factory=list)
     """Of every body plan, stage by stage."""
-    kept: dict[str, _Kept] = field(init=False)
+    kept: dict[str, Kept] = field(init=False)
     """Body plans in use, those that are called most first; at the end those that only hand values on."""
     tied: list[tuple[End, ...]] = field(init=False)
     """Parameters that several bodies hold, and lay alike when the plan came in."""
@@ -202,13 +138,13 @@ class _Work:
             self.calls.append(Counter(plan.name for plan in plans))
             stage_of = {plan.name: stage for plan in plans} | stage_of
         calls = sum(self.calls, Counter[str]())
-        kept: dict[str, _Kept] = {}
+        kept: dict[str, Kept] = {}
         usual: dict[Mesh, Space] = {}
         asked = resolved(self.setting.modules, self.fold)
         for name, _ in sorted(calls.items(), key=lambda pair: (self.hands_on(pair[0]), -pair[1])):
             plan, stage = self.decisions.plan[name], stage_of[name]
             graph, pins = self.fold.body[plan.body].graph, asked.of(plan.body)
-            kept[name] = _Kept.of(plan, graph, stage, pins, usual.get(stage.mesh))
+            kept[name] = Kept.of(plan, graph, stage, pins, usual.get(stage.mesh))
             usual.setdefault(stage.mesh, kept[name].space)
         self.kept = kept
         self.tied = [held for held in tied(self.fold) if len(self.places(self.decisions.plan, held)) == 1]
@@ -292,7 +228,7 @@ class _Work:
             return []
         if len(kept.stage.mesh.names) > MOST_AXES and _operators(kept.graph) > FEW:
             return []
-        boundary = {value: ends[value] for value in _ends(kept.graph) if value in ends}
+        boundary = {value: ends[value] for value in ends_of(kept.graph) if value in ends}
         for hides in (True, False):
             if self.late():
                 break
@@ -398,7 +334,7 @@ class _Work:
     def near(self, plan: BodyPlan) -> Iterator[BodyPlan]:
         """Plans that are one choice away, of a body with few choices."""
         kept = self.kept[plan.name]
-        boundary = {value: state for value, state in plan.states if value in _ends(kept.graph)}
+        boundary = {value: state for value, state in plan.states if value in ends_of(kept.graph)}
         try:
             block = self.block(plan.name, boundary, hides=True)
         except MeshwrightError:
@@ -427,11 +363,6 @@ class _Work:
             return best
         constraints = {name: self.solutions(name, dict(plan.states)) for name, plan in whole.items()}
         return _best(best, [together, self.climbed(together, constraints)])
-
-
-def _ends(graph: Graph) -> tuple[str, ...]:
-    """Inputs and outputs."""
-    return (*(item.value for item in graph.inputs), *graph.outputs)
 
 
 def _operators(graph: Graph) -> int:

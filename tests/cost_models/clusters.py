@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from meshwright.cost_models.hardware.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import NIC_KINDS, Device, HostLink, Island, devices
+from meshwright.cost_models.hardware.parts import LinkMatrix, Nic, Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import given
 
 decimals = st.decimals("0.001", "9999", places=3, allow_nan=False)

@@ -8,8 +8,9 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from meshwright.cost_models.hardware.cluster import Cluster, Nic, Pool, PoolLink
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import Device, devices
+from meshwright.cost_models.hardware.parts import Nic, Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import Quantity, given
 from meshwright.ir.analysis.rebatch import with_batch
 from meshwright.ir.frontends.shape import Shape

@@ -8,20 +8,10 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from meshwright.cost_models.hardware.cluster import (
-    TIERS,
-    Cluster,
-    LinkMatrix,
-    Nic,
-    Place,
-    Pool,
-    PoolLink,
-    faults,
-    route,
-    spelled,
-    suspicions,
-)
+from meshwright.cost_models.hardware.cluster import Cluster, suspicions
 from meshwright.cost_models.hardware.devices import device, latency_of
+from meshwright.cost_models.hardware.faults import faults, spelled
+from meshwright.cost_models.hardware.parts import TIERS, LinkMatrix, Nic, Place, Pool, PoolLink, route
 from meshwright.cost_models.hardware.quantity import given
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import (

@@ -13,8 +13,9 @@ from meshwright.cost_models.collectives.topology import group_shape
 from meshwright.cost_models.compute.kernels import Compute
 from meshwright.cost_models.cost import attention_of
 from meshwright.cost_models.evaluate import Evaluator, evaluate
-from meshwright.cost_models.hardware.cluster import Cluster, PoolLink
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.parts import PoolLink
 from meshwright.cost_models.hardware.quantity import given
 from meshwright.cost_models.ledger.ledger import ledger
 from meshwright.cost_models.profile import published

@@ -14,8 +14,9 @@ from meshwright.cost_models.memory.body import body_memory
 from meshwright.cost_models.memory.liveness import pass_memory
 from meshwright.ir.names import Degrees
 from meshwright.ir.program.program import BodyProgram, Move, Program
+from meshwright.ir.sharding.layouts import CONTIGUOUS, Layout, Padded, Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, Layout, Padded, Placement, Shard, Uneven
+from meshwright.ir.sharding.placement import Placement, Shard
 from meshwright.ir.sharding.reshard import Step
 from tests.cost_models.programs import DENSE, SHAPES, program
 

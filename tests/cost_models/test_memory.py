@@ -16,8 +16,9 @@ from benchmarks.models import read_models
 from benchmarks.price import Pricer
 from benchmarks.reading import read_runs
 from benchmarks.runs import Run
-from meshwright.cost_models.hardware.cluster import Cluster, Pool
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.parts import Pool
 from meshwright.cost_models.memory import peak as memory
 from meshwright.cost_models.memory.peak import MemoryConstants, allocated_bytes, held, memory_constants
 from meshwright.cost_models.prediction import HELD, Held
@@ -42,7 +43,8 @@ from meshwright.ir.program.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import Engine, Law, infer
+from meshwright.ir.rules.base import Engine, Law
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.target.workload import STACKS, Workload
 
 NOTHING = MemoryConstants(

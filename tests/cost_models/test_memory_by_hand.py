@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.hardware.cluster import Cluster, Pool, PoolLink
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.parts import Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import given as stated
 from meshwright.cost_models.memory import peak as memory
 from meshwright.cost_models.memory.body import BodyMemory

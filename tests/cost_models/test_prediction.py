@@ -18,7 +18,8 @@ from meshwright.cost_models.profile import published
 from meshwright.ir.graph.graph import ITEMSIZE
 from meshwright.ir.names import Degrees
 from meshwright.ir.program.program import BodyProgram, Move, Program, Ring
-from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.program.reading import parse_program
+from meshwright.ir.program.text import program_text
 from meshwright.ir.sharding.reshard import traffic_bytes
 from meshwright.ir.target.workload import Recipe
 from tests.cost_models.programs import DENSE, MORE, Case, better, cases, clusters_of, own, pairs_of, pool, program

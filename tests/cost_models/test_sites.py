@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.cost_models.collectives.locations import Sites, measured_rates, sites_of, torus_share
-from meshwright.cost_models.hardware.cluster import TIERS, Tier
+from meshwright.cost_models.hardware.parts import TIERS, Tier
 from meshwright.ir.same import Same
 from tests.cost_models.test_topology_by_hand import BOTH, DEVICES, HOSTS, RACKS
 

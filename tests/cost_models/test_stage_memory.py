@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from meshwright.cost_models.hardware.cluster import Cluster, Pool, PoolLink
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.parts import Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import given
 from meshwright.cost_models.memory import stage as stage_memory
 from meshwright.cost_models.memory.peak import NO_RUNTIME, held, held_by_peers, holdings

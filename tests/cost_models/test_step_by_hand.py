@@ -11,8 +11,9 @@ import pytest
 from meshwright.cost_models.collectives.collective import collective
 from meshwright.cost_models.collectives.topology import group_shape, pair_shape
 from meshwright.cost_models.cost import Cost, Taken
-from meshwright.cost_models.hardware.cluster import Cluster, Pool, PoolLink
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.parts import Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import given, weakest_kind
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.ledger.ledger import PHASES

@@ -10,8 +10,9 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from meshwright.cost_models.collectives.topology import GroupShape, Level, group_shape, pair_shape
-from meshwright.cost_models.hardware.cluster import Cluster, LinkMatrix, Nic, Place, Pool, PoolLink
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import device
+from meshwright.cost_models.hardware.parts import LinkMatrix, Nic, Place, Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import given
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import BadGroup

@@ -18,8 +18,9 @@ from meshwright.cost_models.collectives.topology import (
     pair_shape,
     pairs_between,
 )
-from meshwright.cost_models.hardware.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import Device, HostLink, Island, latency_of
+from meshwright.cost_models.hardware.parts import LinkMatrix, Nic, Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import Kind, Quantity, given
 from meshwright.ir.errors import BadGroup
 from meshwright.ir.sharding.mesh import Mesh

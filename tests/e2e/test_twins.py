@@ -25,7 +25,7 @@ from meshwright.ir.names import Degrees, name_of, template
 from meshwright.ir.program.lower import lower
 from meshwright.ir.program.program import Move
 from meshwright.ir.sharding.adjoint import Split
-from meshwright.ir.sharding.placement import Nested
+from meshwright.ir.sharding.layouts import Nested
 from tests.ir.frontends.tiny import small
 
 BATCH, SEQ = 4, 16

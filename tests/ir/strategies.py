@@ -11,19 +11,9 @@ from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.graph.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
 from meshwright.ir.schedules import CUSTOM, SCHEDULES
 from meshwright.ir.sharding.adjoint import Choice, Idle, Pass, Split, Strategy
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Sections, Uneven
 from meshwright.ir.sharding.mesh import LOCAL_TIER, Mesh, MeshAxis
-from meshwright.ir.sharding.placement import (
-    CONTIGUOUS,
-    ZIGZAG,
-    Layout,
-    Nested,
-    Padded,
-    Partial,
-    Sections,
-    Shard,
-    State,
-    Uneven,
-)
+from meshwright.ir.sharding.placement import Partial, Shard, State
 from meshwright.ir.target.workload import STYLES
 
 plain_names = st.from_regex(r"[a-z][a-z0-9_.]{0,5}", fullmatch=True)

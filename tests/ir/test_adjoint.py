@@ -8,8 +8,8 @@ from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
 from meshwright.ir.graph.graph import Type
 from meshwright.ir.rules.base import Rule, Signature
 from meshwright.ir.sharding.adjoint import Applied, Choice, Split, Strategy, apply, choices, needs, parse_choice
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested
 from tests.ir import strategies
 from tests.samples import sample
 

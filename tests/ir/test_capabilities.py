@@ -32,8 +32,8 @@ from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.program.lower_body import Lowering, lower_body
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Sections, Uneven
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Sections, Uneven
 from meshwright.ir.sharding.reshard import MOVES
 from meshwright.ir.target.capabilities import (
     ANY,

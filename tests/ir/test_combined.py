@@ -18,8 +18,9 @@ from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, name_of, template
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Placement, Sections, Uneven
+from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.target.capabilities import ANY, Capabilities, Line, ScheduleLine, layout_names
 from meshwright.ir.target.combined import CAST, COMBINED, compiled_statistics, contexts
 from tests.build import Builder

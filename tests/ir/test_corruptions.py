@@ -13,10 +13,12 @@ from meshwright.ir.errors import IRError
 from meshwright.ir.graph.fold import Body, FromPrevious
 from meshwright.ir.graph.graph import Graph, Op, Type, Update
 from meshwright.ir.graph.text import graph_text, parse_graph
-from meshwright.ir.rules.base import Factor, Law, Role, Save, Signature, expand, infer, rule
+from meshwright.ir.rules.base import Factor, Law, Role, Save, Signature
+from meshwright.ir.rules.registry import expand, infer, rule
 from meshwright.ir.sharding.adjoint import Strategy, apply
+from meshwright.ir.sharding.layouts import Uneven
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
-from meshwright.ir.sharding.placement import Partial, Placement, Uneven
+from meshwright.ir.sharding.placement import Partial, Placement
 from meshwright.ir.sharding.reshard import reshard
 from meshwright.ir.verify.graphs import verify_fold, verify_graph, verify_rule
 from tests.build import Builder

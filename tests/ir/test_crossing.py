@@ -9,8 +9,9 @@ from math import prod
 import pytest
 
 from meshwright.ir.program.crossing import End, messages
+from meshwright.ir.sharding.layouts import length
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Placement, length
+from meshwright.ir.sharding.placement import Placement
 
 SHAPE = (4, 8, 6)
 

@@ -11,8 +11,8 @@ from meshwright.ir.names import Degrees, uses
 from meshwright.ir.names.counts import among, check_ranks, divisors, indivisible, microbatches
 from meshwright.ir.names.degrees import recompute_parts
 from meshwright.ir.names.stages import shared
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG
 
 # Counts --------------------------------------------------------------------------------------------------------------
 

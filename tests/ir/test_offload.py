@@ -13,7 +13,8 @@ from meshwright.ir.errors import OffloadImpossible, PlanRepeated
 from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.program.lower import lower
 from meshwright.ir.program.program import Program
-from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.program.reading import parse_program
+from meshwright.ir.program.text import program_text
 from meshwright.ir.verify.meaning import verify_meaning
 from meshwright.ir.verify.programs import verify_body, verify_program
 from tests.llama_block import model

@@ -18,25 +18,22 @@ from meshwright.ir.errors import (
     UnknownAxis,
     UnknownReduction,
 )
-from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import (
+from meshwright.ir.sharding.layouts import (
     CONTIGUOUS,
     ZIGZAG,
     Layout,
     Nested,
     Padded,
-    Partial,
-    Placement,
     Sections,
-    Shard,
     Span,
-    State,
     Uneven,
     length,
     merge,
     parse_layout,
     select,
 )
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Partial, Placement, Shard, State
 from tests.ir.strategies import layouts, states
 
 parts = st.integers(1, 5)

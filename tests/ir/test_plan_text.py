@@ -31,7 +31,8 @@ from meshwright.ir.names import Degrees, template
 from meshwright.ir.program.lower import lower
 from meshwright.ir.program.lower_body import Lowering, lower_body
 from meshwright.ir.program.program import BodyProgram, Program
-from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.program.reading import parse_program
+from meshwright.ir.program.text import program_text
 from meshwright.ir.sharding.adjoint import Strategy
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement, State

@@ -32,7 +32,7 @@ from meshwright.ir.program.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import infer
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.verify.meaning import verify_body_meaning, verify_meaning

@@ -31,11 +31,13 @@ from meshwright.ir.program.program import (
     results_of,
     values_read,
 )
-from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.program.reading import parse_program
+from meshwright.ir.program.text import program_text
 from meshwright.ir.rules.base import Signature
 from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.layouts import Padded
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Padded, Placement
+from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.sharding.reshard import Step
 from meshwright.ir.target.workload import STACKS, Workload
 

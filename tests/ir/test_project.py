@@ -10,8 +10,9 @@ from meshwright.ir.errors import NoTwin
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.layouts import Sections
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Placement, Sections, State
+from meshwright.ir.sharding.placement import Placement, State
 from tests.build import Builder
 from tests.llama_block import Sizes as Model
 from tests.llama_block import model

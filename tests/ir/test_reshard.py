@@ -19,8 +19,9 @@ from meshwright.ir.graph.graph import Type
 from meshwright.ir.interp.bodies import collect, move
 from meshwright.ir.names.storage import cut_further
 from meshwright.ir.program.program import Local, Move
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Padded, Sections
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Padded, Partial, Placement, Sections, Shard
+from meshwright.ir.sharding.placement import Partial, Placement, Shard
 from meshwright.ir.sharding.reshard import (
     FREE,
     MOVES,

@@ -8,8 +8,7 @@ import pytest
 
 from meshwright.backends.torch_.verify.interpreted.rules import split_differences, strategies
 from meshwright.ir.errors import CopiesDiffer
-from meshwright.ir.rules import Law, Role, Signature, infer, kinds
-from meshwright.ir.rules import base as rules
+from meshwright.ir.rules import Law, Role, Rule, Signature, infer, kinds, registry
 from tests.samples import SAMPLES, tensors
 
 
@@ -30,7 +29,7 @@ def test_every_choice_is_exact(kind: str) -> None:
     assert ran, f"no strategy of {kind} was legal"
 
 
-def _dear_bias(rule: rules.Rule) -> rules.Rule:
+def _dear_bias(rule: Rule) -> Rule:
     return replace(rule, laws=rule.laws[:2] + (Law.NONLINEAR,) * len(rule.laws[2:]))
 
 
@@ -43,7 +42,7 @@ MUTATIONS = {
 }
 
 
-def _role(rule: rules.Rule, role: Role, name: str = "") -> rules.Rule:
+def _role(rule: Rule, role: Role, name: str = "") -> Rule:
     changed = tuple(
         replace(factor, role=role) if factor.role is Role.WHOLE and name in ("", factor.name) else factor
         for factor in rule.factors
@@ -55,8 +54,8 @@ def _role(rule: rules.Rule, role: Role, name: str = "") -> rules.Rule:
 def test_a_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle must be able to fail: each mutation of a rule makes some strategy of its samples inexact."""
     kind, mutate = MUTATIONS[name]
-    builder = rules._BUILDERS[kind]
-    monkeypatch.setitem(rules._BUILDERS, kind, lambda signature: mutate(builder(signature)))
+    builder = registry._BUILDERS[kind]
+    monkeypatch.setitem(registry._BUILDERS, kind, lambda signature: mutate(builder(signature)))
     infer.cache_clear()
     try:
         with pytest.raises((AssertionError, RuntimeError, CopiesDiffer)):

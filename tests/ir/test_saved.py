@@ -11,7 +11,8 @@ from meshwright.ir.analysis.saved import STYLES, SavedTensor, Step, made_again, 
 from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.program.program import Kernels
-from meshwright.ir.rules.base import Signature, infer, rule_of, signature_of
+from meshwright.ir.rules.base import Signature
+from meshwright.ir.rules.registry import infer, rule_of, signature_of
 from tests import llama_block
 from tests.build import Builder
 from tests.samples import sample

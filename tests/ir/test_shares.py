@@ -17,9 +17,10 @@ from meshwright.ir.program.lower import lower
 from meshwright.ir.program.program import Program, Stage
 from meshwright.ir.program.text import program_text
 from meshwright.ir.sharding.adjoint import Split, Strategy
+from meshwright.ir.sharding.layouts import Uneven
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.peers import peers_of, seen_by
-from meshwright.ir.sharding.placement import Placement, State, Uneven
+from meshwright.ir.sharding.placement import Placement, State
 from meshwright.ir.sharding.shares import (
     apportioned,
     axis_of,

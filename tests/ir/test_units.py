@@ -12,7 +12,8 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program.lower import lower
 from meshwright.ir.program.program import Add, BodyProgram, Move, ParamSlot, Program
-from meshwright.ir.program.text import parse_program, program_text
+from meshwright.ir.program.reading import parse_program
+from meshwright.ir.program.text import program_text
 from meshwright.ir.program.units import Part, shared, sharing
 from meshwright.ir.same import Same
 from meshwright.ir.verify.meaning import verify_meaning

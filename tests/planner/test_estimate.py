@@ -20,7 +20,7 @@ from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.profile import published
 from meshwright.ir.decisions.text import parse_decisions
 from meshwright.ir.errors import CannotRebatch, ForwardRaised
-from meshwright.ir.program.text import parse_program
+from meshwright.ir.program.reading import parse_program
 from meshwright.ir.schedules import Shape, compute_actions
 from meshwright.planner.answer import estimates
 from meshwright.planner.answer.estimate import STEPS, in_flight

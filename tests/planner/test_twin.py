@@ -26,7 +26,7 @@ from meshwright.ir.decisions.project import Sizes, layers_of, projected, sizes_o
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.same import Scale
 from meshwright.ir.frontends.torch_.small.twin import twin_of
 from meshwright.ir.names import Degrees
 from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups

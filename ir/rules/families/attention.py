@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Pair, Role, Rule, Save, Signature, Work, rule
+from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Pair, Role, Rule, Save, Signature, Work
+from meshwright.ir.rules.registry import rule
 
 MASKS = ("full", "causal", "window", "band", "chunk")
 

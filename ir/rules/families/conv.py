@@ -7,8 +7,9 @@ positions overlap, so spatial loops are HALO, except where a kernel of one eleme
 from __future__ import annotations
 
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Role, Rule, Save, Signature, Work, rule
+from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Role, Rule, Save, Signature, Work
 from meshwright.ir.rules.dims import Shape
+from meshwright.ir.rules.registry import rule
 
 
 def spread(signature: Signature, key: str, rank: int, default: int) -> Shape:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from math import ceil
 
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.rules.base import Factor, Law, Rule, Signature, rule
+from meshwright.ir.rules.base import Factor, Law, Rule, Signature
 from meshwright.ir.rules.dims import Shape, declare, loops
+from meshwright.ir.rules.registry import rule
 
 
 def constant(shape: Shape, dtype: str) -> Rule:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.rules.base import Engine, Law, Rule, Save, Signature, rule
+from meshwright.ir.rules.base import Engine, Law, Rule, Save, Signature
 from meshwright.ir.rules.dims import aligned, broadcast, declare, law, loops, promoted, real
+from meshwright.ir.rules.registry import rule
 
 Saves = tuple[Save, ...]
 

@@ -7,8 +7,9 @@ Only the rows that are read cost bandwidth.
 from __future__ import annotations
 
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.rules.base import Factor, Law, Role, Rule, Save, Signature, rule
+from meshwright.ir.rules.base import Factor, Law, Role, Rule, Save, Signature
 from meshwright.ir.rules.dims import declare, loops
+from meshwright.ir.rules.registry import rule
 
 
 @rule("embedding")

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.ir.graph.graph import Attr, Type
-from meshwright.ir.rules.base import Dims, Expansion, Factor, Law, Role, Rule, Save, Signature, expansion, rule
+from meshwright.ir.rules.base import Dims, Expansion, Factor, Law, Role, Rule, Save, Signature
 from meshwright.ir.rules.dims import declare, loops, promoted
+from meshwright.ir.rules.registry import expansion, rule
 from meshwright.ir.rules.writing import Writer
 
 _BOTH = (Save("operand", 0), Save("operand", 1))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from math import prod
 
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Role, Rule, Save, Signature, Work, rule
+from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Role, Rule, Save, Signature, Work
 from meshwright.ir.rules.dims import declare
+from meshwright.ir.rules.registry import rule
 
 OTHER = (Save("operand", 0, needs=(1,)), Save("operand", 1, needs=(0,)))
 """A product keeps each of its two operands for the gradient of the other one."""

@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, gcd, prod
 
 from meshwright.ir.graph.graph import Attr, Type
-from meshwright.ir.rules.base import Dims, Factor, Law, Role, Rule, Save, Signature, rule
+from meshwright.ir.rules.base import Dims, Factor, Law, Role, Rule, Save, Signature
+from meshwright.ir.rules.registry import rule
 
 ROUNDED = 1 / 16
 """By how much more than the mean, at most, dropless routing counts so that tokens can be cut."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 from math import gcd, prod
 
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Role, Rule, Save, Signature, rule
+from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Role, Rule, Save, Signature
 from meshwright.ir.rules.dims import Shape, declare, law, loops, promoted, refine, replaced, whole
+from meshwright.ir.rules.registry import rule
 
 
 def moved(signature: Signature, source: Dims, target: Dims, shape: Shape, factors: tuple[Factor, ...]) -> Rule:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from math import prod
 
 from meshwright.ir.graph.graph import Attr, Type
-from meshwright.ir.rules.base import Dims, Expansion, Factor, Law, Role, Rule, Save, Signature, expansion, rule
+from meshwright.ir.rules.base import Dims, Expansion, Factor, Law, Role, Rule, Save, Signature
 from meshwright.ir.rules.dims import declare, loops, whole
+from meshwright.ir.rules.registry import expansion, rule
 from meshwright.ir.rules.writing import Writer
 
 

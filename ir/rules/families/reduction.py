@@ -12,8 +12,9 @@ from dataclasses import replace
 from math import inf, prod
 
 from meshwright.ir.graph.graph import Attr, Type
-from meshwright.ir.rules.base import Dims, Expansion, Law, Role, Rule, Save, Signature, expansion, rule
+from meshwright.ir.rules.base import Dims, Expansion, Law, Role, Rule, Save, Signature
 from meshwright.ir.rules.dims import Shape, declare, law, loops, real, replaced, whole
+from meshwright.ir.rules.registry import expansion, rule
 from meshwright.ir.rules.writing import Writer
 
 OPERAND = Save("operand", 0)

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from meshwright.cost_models.hardware.cluster import Pool
 from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.hardware.parts import Pool
 from meshwright.cost_models.hardware.quantity import Quantity, weakest
 from meshwright.planner.plan.units import bytes_per_s, count, decimal_bytes, flops_per_s, nbytes, seconds
 from meshwright.planner.question.clusters import Shown

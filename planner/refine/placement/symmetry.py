@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import gcd
 
-from meshwright.cost_models.hardware.cluster import Cluster, Pool
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.parts import Pool
 
 Assignment = tuple[int, ...]
 

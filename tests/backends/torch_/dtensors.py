@@ -31,8 +31,8 @@ from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.sharding import placement as ours
 from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.layouts import CONTIGUOUS
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS
 from meshwright.ir.sharding.rewrite import facts_of, rewritten
 
 WAIT_S = 200.0

@@ -30,8 +30,9 @@ from meshwright.ir.interp.bodies import LocalCall, factor_spans, shard
 from meshwright.ir.program.routes import Routed, routed
 from meshwright.ir.rules import Signature, infer, kinds
 from meshwright.ir.sharding.adjoint import Split, Strategy, apply, choices
+from meshwright.ir.sharding.layouts import CONTIGUOUS, Sections, Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, Placement, Sections, Shard, Uneven
+from meshwright.ir.sharding.placement import Placement, Shard
 from meshwright.ir.sharding.reshard import MOVES, Step
 from tests.samples import SAMPLES, tensors
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from meshwright.backends.torch_.verify.interpreted.eager import EAGER, position_mask, slots
+from meshwright.backends.torch_.verify.interpreted.eager import EAGER
+from meshwright.backends.torch_.verify.interpreted.layers import position_mask, slots
 
 ROW = [-2.0, 0.0, 0.5, 3.0]
 SQUARE = [[1.0, 2.0], [3.0, 4.0]]

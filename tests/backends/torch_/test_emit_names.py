@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.same import Scale
 from meshwright.ir.frontends.torch_.small.twin import twin_of
 from tests.backends.torch_.emitted import ROOT, subject
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.backends.torch_.emit.read.sections import sizes_of, whatever_numbers
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Nested, Sections
 from tests.backends.torch_.emitted import ROOT, subject, unclean, written
 
 FUSED = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'llama_fused.py'}:fused"

@@ -18,8 +18,8 @@ from torch.func import functional_call
 from torch.nn.attention.bias import causal_lower_right
 
 from meshwright.backends.torch_.emit.printed.language.moves import NAMES, TEXT, used_by
-from meshwright.backends.torch_.verify.interpreted.eager import combined, dispatched, slots
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
+from meshwright.backends.torch_.verify.interpreted.layers import combined, dispatched, slots
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Nested, Sections
 
 SCOPE = {
     "torch": torch,

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of, unlike
+from meshwright.ir.frontends.assemble import NotFoldable
+from meshwright.ir.frontends.segment import fold_trace, names_of, unlike
 from meshwright.ir.frontends.torch_.tracing.reduce import Stack
 from meshwright.ir.graph.fold import Fold, FromPrevious, FromSegment
 from meshwright.ir.graph.graph import Graph

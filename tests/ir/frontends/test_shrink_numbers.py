@@ -17,7 +17,8 @@ from torch import nn
 
 from meshwright.ir.frontends.contract import Hooks
 from meshwright.ir.frontends.torch_.small import shrink, trial
-from meshwright.ir.frontends.torch_.small.shrink import Scale, shrunk
+from meshwright.ir.frontends.torch_.small.same import Scale
+from meshwright.ir.frontends.torch_.small.shrink import shrunk
 from meshwright.ir.frontends.torch_.small.trial import Recipe, Run, Step
 
 SCALE = Scale(layers=2, seq=16, tokens=512)

@@ -10,7 +10,7 @@ import torch
 
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.small.shrink import Scale
+from meshwright.ir.frontends.torch_.small.same import Scale
 from meshwright.ir.frontends.torch_.small.twin import HOW, Twin, twin_of
 
 MODEL = """

@@ -6,7 +6,7 @@ from meshwright.ir.analysis.loops import loops
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.body import computed
-from meshwright.ir.rules.base import rule_of
+from meshwright.ir.rules.registry import rule_of
 from meshwright.ir.sharding.adjoint import IDLE, Strategy, apply
 from tests.build import Builder
 from tests.llama_block import Sizes, model

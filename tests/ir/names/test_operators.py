@@ -13,7 +13,7 @@ from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names.gradients import from_weights, leave_sums, pass_weight_gradients
 from meshwright.ir.names.pinned import NOTHING_PINNED, Allowed, Pinned, Words, of_weights, recomputing, refused
 from meshwright.ir.names.recompute import is_loss, kind_of, recomputed
-from meshwright.ir.rules.base import rule_of
+from meshwright.ir.rules.registry import rule_of
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Strategy
 from meshwright.ir.sharding.mesh import Mesh

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, position_mask
+from meshwright.backends.torch_.verify.interpreted.eager import DTYPES
+from meshwright.backends.torch_.verify.interpreted.layers import position_mask
 from meshwright.ir.errors import (
     BadOperand,
     FactorUndeclared,

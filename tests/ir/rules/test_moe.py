@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.rules.base import Signature, infer
+from meshwright.ir.rules.base import Signature
 from meshwright.ir.rules.families.moe import ROUNDED, dropless_capacity
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import Split, Strategy, apply
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Layout, Nested
 
 SEQ = 4096
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from meshwright.ir.analysis.loops import loops
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Nested, Sections
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
 from meshwright.planner.block.layouts import Layouts, Tokens
 from tests.build import Builder
 

@@ -14,8 +14,8 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program.lower_body import lower_body
 from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.layouts import ZIGZAG
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import ZIGZAG
 from meshwright.planner.block import BlockChoice, Space, Terms, block_frontier, cost_of_plan, solve_block
 from meshwright.planner.block_solver.problem import Status
 from tests.cost_models.programs import DENSE, MOE, fold

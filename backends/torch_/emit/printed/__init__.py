@@ -2,6 +2,7 @@
 
     axes      what every mesh axis is for, and which parameters it cuts
     bodies    the forward pass of every body, as functions (`backends.printing`), and the model's, which runs them
+    naming    what functions and arguments are called
     passes    forward passes, of the model or of a stage (`stages`)
     sources   what the model's own code calls values
     language/ how operators and moves look in PyTorch, and the functions that torch lacks

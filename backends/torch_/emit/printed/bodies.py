@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
-import keyword
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, combinations
@@ -14,41 +11,33 @@ from meshwright.backends.printing import Function, Item, functions_of, items_of,
 from meshwright.backends.printing.regions import NoRegion
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS, Torch
-from meshwright.backends.torch_.emit.printed.language.moves import NAMES
 from meshwright.backends.torch_.emit.printed.language.ring import PLAIN_MASKS, kernel_of
+from meshwright.backends.torch_.emit.printed.naming import (
+    GIVEN,
+    RESERVED,
+    axes_in,
+    call_of,
+    free,
+    function_names,
+    snake,
+)
 from meshwright.backends.torch_.emit.printed.sources import names_of
 from meshwright.backends.torch_.emit.read.axes import Axes, joined
 from meshwright.backends.torch_.emit.read.copies import Copies
-from meshwright.backends.torch_.emit.read.pipeline import FIRST, HANDED
 from meshwright.backends.torch_.emit.read.precision import precision_of
 from meshwright.backends.torch_.emit.read.sections import Fused, Sizes, by_name, sizes_of
 from meshwright.backends.torch_.emit.read.subject import Piece, Subject
-from meshwright.backends.torch_.emit.write.frame.imports import names_in
 from meshwright.ir.analysis.weights import Weight, counted_in, weights_in
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.constants import Held
 from meshwright.ir.graph.fold import FromInput, FromSegment
 from meshwright.ir.graph.graph import Graph, Param
 from meshwright.ir.program.routes import Routed, routed
-from meshwright.ir.quoting import identifier, is_name, literal
+from meshwright.ir.quoting import identifier, literal
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Split
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Shard
-
-FORWARD = "model_forward"
-"""What the model's forward pass is called."""
-RESERVED = frozenset(
-    (
-        *(*dir(builtins), *keyword.kwlist, *NAMES),
-        *(FORWARD, "make_optimizer", FIRST, HANDED),
-        *("self", "model", "mesh", "index", "block", "share", "others", TERMS),
-        *("torch", "nn", "F", "dist", "funcol", "functools", "partial", "cast", "Any", "Callable", "Sequence"),
-        *("Tensor", "DTensor", "DeviceMesh", "Replicate", "Shard", "Partial"),
-    )
-)
-"""Names that scripts have for something else."""
-GIVEN = frozenset(("target", "losses", "return_outputs"))
-"""What a schedule's step is given by name, beside entries of the batch."""
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
+from meshwright.ir.sharding.placement import Shard
 
 
 @dataclass(frozen=True)
@@ -259,7 +248,7 @@ def printed_of(
             float8=_products(piece) if precision.float8 else frozenset(),
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
-        name = free(f"{identifier(_snake(piece.plan.body))}_forward", taken)
+        name = free(f"{identifier(snake(piece.plan.body))}_forward", taken)
         entries = frozenset(_entries(piece))
         called = {op.results[0]: made[str(op.attr("law"))][1].called for op in way.graph.ops if op.kind == "constant"}
         items, outputs = items_of(way, dialect, entries, called | names_of(way.graph, subject.calls.file))
@@ -278,13 +267,13 @@ def printed_of(
             region = regions_of(items, inputs, outputs, inside.get(piece.plan.body, ()), read)
         except NoRegion as reason:
             raise EmissionPrinted(place=f"plan {piece.plan.name}", cause=str(reason)) from None
-        function = functions_of(region, _called, taken, arguments)
+        function = functions_of(region, call_of, taken, arguments)
         if any((one.path or piece.repeated) and axes_in(one.lines, (TERMS,)) for one in function.all()):
             raise EmissionPrinted(place="the loss", cause="a module takes a term that weighs in its own way")
         bodies[piece.plan.body] = PrintedBody(
             piece=piece,
             routed=way,
-            names=_function_names(name, function, taken),
+            names=function_names(name, function, taken),
             function=function,
             inputs_of=partial(_needed_of, items, inputs, outputs),
         )
@@ -309,12 +298,6 @@ def terms_of(subject: Subject, body: str) -> dict[str, int]:
     ways = ways_of(subject)
     counted = counted_in(Same(subject.fold)).items() if ways else ()
     return {value: ways.index(way) for (name, value), way in counted if name == body}
-
-
-def _function_names(name: str, function: Function, taken: set[str]) -> dict[str, str]:
-    """What the functions of a body are called, whose own is named so: by nothing else that a script has."""
-    inner = [one.path for one in function.all() if one.path]
-    return {"": name} | {path: free(f"{name}_{identifier(path.replace('.', '_'))}", taken) for path in inner}
 
 
 def _needed_of(
@@ -409,25 +392,6 @@ def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
             raise EmissionPrinted(place=f"{param.path}", cause="several axes cut it in sections")
 
 
-def free(name: str, taken: set[str]) -> str:
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _called(path: str, arguments: Sequence[str]) -> str:
-    parts = path.split(".")
-    holder = f"self.{path}" if all(map(is_name, parts)) else f"self.get_submodule({literal(path)})"
-    return f"{holder}({', '.join(arguments)})"
-
-
 def _entries(piece: Piece) -> Iterator[str]:
     """The inputs of a piece that are entries of the batch."""
     for item, source in zip(piece.graph.inputs, piece.segment.entry, strict=True):
@@ -450,9 +414,3 @@ def _argument_names(subject: Subject, piece: Piece, bodies: Mapping[str, Printed
         main = item.requires_grad and "x" not in found.values()
         found[item.value] = "x" if main else made.function.returns[source.output] if made is not None else item.value
     return found
-
-
-def axes_in(lines: Iterable[str], axes: Collection[str]) -> list[str]:
-    """Those of these names, of mesh axes and whatever else is given by name, that lines read."""
-    used = names_in("\n".join(lines))
-    return [axis for axis in axes if axis in used]

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from meshwright.backends.torch_.emit.read.subject import Piece
 from meshwright.ir.graph.fold import joined
-from meshwright.ir.sharding.placement import CONTIGUOUS, Layout, Nested, Sections
+from meshwright.ir.sharding.layouts import CONTIGUOUS, Layout, Nested, Sections
 
 Sizes = tuple[int, ...]
 Cut = tuple[int, Sizes, str]

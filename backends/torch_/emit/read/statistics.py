@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.read.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.graph import Graph, Op
-from meshwright.ir.rules.base import expand, signature_of
+from meshwright.ir.rules.registry import expand, signature_of
 from meshwright.ir.sharding.adjoint import Split, Strategy
 
 KIND = "batch_norm"

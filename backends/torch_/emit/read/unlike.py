@@ -18,8 +18,9 @@ from meshwright.backends.torch_.emit.read.subject import Subject, told_apart
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.program.ties import ends_of
+from meshwright.ir.sharding.layouts import CONTIGUOUS
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import CONTIGUOUS, Placement
+from meshwright.ir.sharding.placement import Placement
 
 
 @dataclass(frozen=True)

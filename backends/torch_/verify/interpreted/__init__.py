@@ -2,7 +2,7 @@
 
 | module | what it has |
 |---|---|
-| `eager`, `kernels` | every kind on whole tensors, and on shards |
+| `eager`, `layers`, `kernels` | every kind on whole tensors, and on shards |
 | `simulate` | torch for the interpreter |
 | `compare`, `step` | a body, or a step, against autograd on the whole |
 | `rules` | is a registered rule true? |

@@ -17,15 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.backends.torch_.verify.interpreted.eager import (
-    DTYPES,
-    EAGER,
-    Results,
-    combined,
-    dispatched,
-    position_mask,
-    slots,
-)
+from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, EAGER
+from meshwright.backends.torch_.verify.interpreted.layers import Results, combined, dispatched, position_mask, slots
 from meshwright.ir.graph.graph import Type
 from meshwright.ir.interp.bodies import LocalCall
 from meshwright.ir.rules.families.moe import routing_groups, tokens

@@ -25,7 +25,8 @@ from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import CopiesDiffer, IllegalStrategy, IndivisibleExtent, RuleUntrue
 from meshwright.ir.graph.graph import Graph, Input, Op, Type
 from meshwright.ir.program.lower_body import lower_body
-from meshwright.ir.rules.base import Law, Signature, infer
+from meshwright.ir.rules.base import Law, Signature
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import Strategy, apply, choices
 from meshwright.ir.sharding.mesh import Mesh
 

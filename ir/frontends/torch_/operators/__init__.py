@@ -7,6 +7,6 @@
 | `writing` | which operators share or overwrite storage |
 | `values` | what a traced name denotes |
 | `decompose` | operators that torch writes as other operators |
-| `discover`, `aside` | rules found by trying, in a process of their own where that may crash |
+| `discover`, `trials`, `aside` | rules found by trying, in a process of their own where that may crash |
 | `invoked` | calls of operators as attributes, and calls made of those again |
 """

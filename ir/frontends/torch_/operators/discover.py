@@ -30,13 +30,10 @@ import torch
 from torch import Tensor
 
 from meshwright.ir.frontends.torch_.operators.aside import Board, Crashed, Hung, aside
-from meshwright.ir.frontends.torch_.operators.invoked import called, overload_of
-from meshwright.ir.frontends.torch_.sources.dtypes import TORCH_DTYPES
+from meshwright.ir.frontends.torch_.operators.invoked import overload_of
+from meshwright.ir.frontends.torch_.operators.trials import SMALLEST, Cut, Drawn, Shape, Trial, is_differentiable
 from meshwright.ir.graph.graph import Attr, Type
 from meshwright.ir.graph.invocation import arguments, filled
-
-SMALLEST = 4
-"""The extent of the first loop that is tried: two pieces of two, or of one and three."""
 
 MOST_ELEMENTS = 1 << 21
 """Of all tensors of a trial."""
@@ -55,18 +52,9 @@ MOST_CRASHES = 32
 MOST_ATTEMPTS = 96
 """Sets of dimensions that are cut together, for one extent."""
 
-DRAWS = 3
-MOST_DRAWS = 9
-"""Tried, until so many run."""
 
 LOOP = "n"
 """How the names of loops begin; what must be whole has other ones."""
-
-TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-3, torch.complex64: 1e-3}
-
-Shape = tuple[int, ...]
-Cut = tuple[int | None, ...]
-"""For each tensor, the dimension that is cut, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +136,7 @@ def _tried(
         torch.enable_grad(),
     ):
         warnings.simplefilter("ignore")
-        trial = _Trial(overload, call, operands, shapes, board)
+        trial = Trial(overload, call, operands, shapes, board)
         if (made := trial.shapes(shapes)) is None or not _alike(operands, results, shapes, made):
             return None
         if sum(map(prod, (*shapes, *made))) > MOST_ELEMENTS or not trial.prepare():
@@ -236,154 +224,6 @@ def _alike(operands: Sequence[Type], results: Sequence[Type], shapes: Sequence[S
 
 
 @dataclass(slots=True)
-class _Draw:
-    """Values of the operands, and the whole operator on them."""
-
-    values: tuple[Tensor, ...]
-    seeds: tuple[Tensor | None, ...]
-    results: tuple[Tensor, ...]
-    grads: tuple[Tensor | None, ...]
-
-
-class _Trial:
-    """The operator on tensors of some shapes."""
-
-    def __init__(
-        self, overload: Any, call: Attr, operands: Sequence[Type], shapes: Sequence[Shape], board: Board
-    ) -> None:
-        self.overload, self.call, self.shapes_whole, self.board = overload, call, tuple(shapes), board
-        self.dtypes = [TORCH_DTYPES[type_.dtype] for type_ in operands]
-        self.random = torch.Tag.nondeterministic_seeded in overload.tags
-        self.floating = torch.float64
-        self.draws: list[_Draw] = []
-
-    def shapes(self, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
-        """The shapes of the results, if it runs on operands of these shapes."""
-        given = [
-            torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in zip(shapes, self.dtypes, strict=True)
-        ]
-        if not self.board.begins(f"shapes {shapes}"):
-            return None
-        try:
-            made = called(self.overload, self.call, given, device="meta")
-        except Exception:  # noqa: BLE001 - whatever an operator raises at shapes that it does not take
-            return None
-        return tuple(tuple(one.shape) for one in _tensors(made))
-
-    def prepare(self) -> bool:
-        """Draw values until enough of them run; in fp64 if the operator has it."""
-        for self.floating in (torch.float64, torch.float32):
-            self.draws = []
-            for number in range(MOST_DRAWS):
-                values = self._drawn(number)
-                if len(self.draws) < DRAWS and (draw := self._whole(values, number)) is not None:
-                    self.draws.append(draw)
-            if len(self.draws) >= DRAWS - 1:
-                return True
-        return False
-
-    def _drawn(self, number: int) -> tuple[Tensor, ...]:
-        generator = torch.Generator().manual_seed(number)
-        least = min((extent for shape in self.shapes_whole for extent in shape), default=2)
-        bound = max(2, (least, 2, SMALLEST)[number % 3])
-        return tuple(
-            self._value(shape, dtype, number, bound, generator)
-            for shape, dtype in zip(self.shapes_whole, self.dtypes, strict=True)
-        )
-
-    def _value(self, shape: Shape, dtype: torch.dtype, number: int, bound: int, generator: torch.Generator) -> Tensor:
-        """Numbers around zero, of two scales; positive ones; symmetric matrices. Integers in no order, or sorted."""
-        if dtype is torch.bool:
-            return torch.rand(shape, generator=generator) < 0.5
-        if not dtype.is_floating_point and not dtype.is_complex:
-            drawn = torch.randint(0, bound, shape, generator=generator).to(dtype)
-            if number < 6 or not shape:
-                return drawn
-            drawn = drawn.sort(-1).values
-            drawn[..., :1] = 0
-            return drawn
-        floating = self.floating
-        if dtype.is_complex:
-            floating = torch.complex128 if self.floating is torch.float64 else torch.complex64
-        drawn = torch.randn(shape, generator=generator, dtype=floating)
-        if number % 3 == 1:
-            return drawn * 3
-        if number % 3 == 2:
-            drawn = drawn.abs() * 0.5 + 0.05
-            if len(shape) > 1 and shape[-1] == shape[-2]:
-                return drawn @ drawn.mT + torch.eye(shape[-1], dtype=floating)
-        return drawn
-
-    def _whole(self, values: tuple[Tensor, ...], number: int) -> _Draw | None:
-        results = self.run(values)
-        if results is None or not results or any(not _finite(one) for one in results):
-            return None
-        if self.random and not all(map(self.same, results, self.run(values) or ())):
-            return None
-        if not any(bool(one.to(torch.bool).any()) for one in results if one.numel()):
-            return None
-        generator = torch.Generator().manual_seed(100 + number)
-        seeds = tuple(
-            torch.randn(one.shape, generator=generator, dtype=one.dtype) if _differentiable(one.dtype) else None
-            for one in results
-        )
-        return _Draw(values, seeds, results, self.gradients(values, seeds))
-
-    def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-        """The results, if it takes these values."""
-        if not self.board.begins(f"values {[tuple(one.shape) for one in values]}"):
-            return None
-        try:
-            with torch.no_grad():
-                return _tensors(called(self.overload, self.call, [one.clone() for one in values]))
-        except Exception:  # noqa: BLE001 - whatever an operator raises at values that it does not take
-            return None
-
-    def gradients(self, values: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        """The gradient of each floating operand; none where there is none."""
-        given = [one.clone().requires_grad_(_differentiable(one.dtype)) for one in values]
-        wanted = [one for one in given if one.requires_grad]
-        if not self.board.begins(f"gradients {[tuple(one.shape) for one in values]}"):
-            return (None,) * len(given)
-        try:
-            results = _tensors(called(self.overload, self.call, [one.view_as(one) for one in given]))
-            pairs = [(y, seed) for y, seed in zip(results, seeds, strict=True) if seed is not None and y.requires_grad]
-            if not pairs or not wanted:
-                return (None,) * len(given)
-            made = iter(
-                torch.autograd.grad([y for y, _ in pairs], wanted, [seed for _, seed in pairs], allow_unused=True)
-            )
-        except Exception:  # noqa: BLE001 - an operator may have no derivative
-            return (None,) * len(given)
-        return tuple(next(made) if one.requires_grad else None for one in given)
-
-    def same(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two tensors are equal, up to rounding where they are floating."""
-        if one.shape != other.shape or one.dtype != other.dtype:
-            return False
-        if not _differentiable(one.dtype):
-            return bool(torch.equal(one, other))
-        if not one.numel():
-            return True
-        scale = max(1.0, float(other.abs().max()))
-        return bool((one - other).abs().max() <= TOLERANCE.get(one.dtype, 3e-2) * scale)
-
-
-def _tensors(made: Any) -> tuple[Tensor, ...]:
-    if isinstance(made, Tensor):
-        return (made,)
-    return tuple(leaf for one in made for leaf in _tensors(one)) if isinstance(made, list | tuple) else ()
-
-
-def _differentiable(dtype: torch.dtype) -> bool:
-    return bool(dtype.is_floating_point or dtype.is_complex)
-
-
-def _finite(one: Tensor) -> bool:
-    return not _differentiable(one.dtype) or bool(torch.isfinite(one).all())
-
-
-@dataclass(slots=True)
 class _Loop:
     """A loop that was found: where it stands in operands and results."""
 
@@ -400,7 +240,7 @@ class _Loop:
 class _Search:
     """The loops of one operator, one after the other."""
 
-    trial: _Trial
+    trial: Trial
     operands: Sequence[Type]
     results: Sequence[Type]
     shapes: tuple[Shape, ...]
@@ -472,7 +312,7 @@ class _Search:
             found.add(tuple(dims))
         return found.pop() if len(found) == 1 else None
 
-    def _agrees(self, draw: _Draw, attempt: Cut, cut: Cut, extent: int, sizes: Sequence[int]) -> bool:
+    def _agrees(self, draw: Drawn, attempt: Cut, cut: Cut, extent: int, sizes: Sequence[int]) -> bool:
         """Whether pieces give the whole, forward and backward."""
         given = list(
             zip(*(_pieces(x, d, extent, sizes) for x, d in zip(draw.values, attempt, strict=True)), strict=True)
@@ -506,7 +346,7 @@ class _Search:
 
     def _linear(self) -> tuple[int, ...]:
         """The operands in which the results are linear."""
-        if any(not _differentiable(one.dtype) for one in self.trial.draws[0].results):
+        if any(not is_differentiable(one.dtype) for one in self.trial.draws[0].results):
             return ()
         return tuple(at for at, type_ in enumerate(self.operands) if type_.floating and self._is_linear(at))
 

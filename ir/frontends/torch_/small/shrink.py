@@ -34,48 +34,32 @@ limited (`WORK`), not how long that takes: a model has the same twin everywhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil, gcd
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from meshwright.ir.frontends.torch_.small import trial
-from meshwright.ir.frontends.torch_.small.trial import ELEMENTWISE, LOOK_UPS, MOST_VALUES, Recipe, Run, Settings, Step
+from meshwright.ir.frontends.torch_.small.same import (
+    UNIT,
+    Scale,
+    changes_between,
+    divides_alike,
+    has_fewer_blocks,
+    has_fewer_repeats,
+    is_enough,
+    is_less_random,
+    is_smaller,
+    least_of,
+    runs_the_same,
+)
+from meshwright.ir.frontends.torch_.small.trial import MOST_VALUES, Recipe, Run, Settings
 
-UNIT: Mapping[bool, int] = {True: 8, False: 4}
-"""By whether it is a parameter's dimension: the ranks that may cut it. A twin has 8 ranks; of those, 4 may cut what is
-no parameter: heads over tp and Ulysses, since one axis of a twin has at most 4, and all 8 would leave one copy of the
-batch on two axes."""
-LEAST: Mapping[str, int] = {"words": 256, "matrix": 64, "stack": 8}
-"""The least of a dimension, by its kind: rows of a table that the batch looks up in; rows and columns of a matrix,
-which are 8 shards of 8; matrices in a stack, as experts have them, one for each rank. Tables that positions look up in
-have two rows for each token."""
 WORK = 300_000
 """Tensors that are built and operators that are run at most in all trials: about 40 CPU seconds, on one core (November
 2026)."""
 
 Path = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How small: blocks of every stack, and tokens, which windows are measured by."""
-
-    layers: int
-    seq: int
-    tokens: int
-    """Of the model's own workload."""
-    words: int = 0
-    """Indices that the model's own batches have are below this."""
-
-    def least(self, kind: str) -> int:
-        """The least of a dimension of this kind."""
-        if kind == "positions":
-            return 2 * self.seq
-        if kind == "words":
-            return max(LEAST[kind], self.words)
-        return LEAST.get(kind, 1)
 
 
 def shrunk(recipe: Recipe, scale: Scale) -> Settings:
@@ -131,11 +115,6 @@ def _cut(settings: Any, length: int, few: int) -> Any:
     return settings
 
 
-def _alike(one: int, other: int, unit: int) -> bool:
-    """Whether as much divides both."""
-    return one == other or (gcd(one, unit) == gcd(other, unit) and (one == 1) == (other == 1))
-
-
 def _candidates(value: int, others: Sequence[int]) -> list[int]:
     """What a number may become, from small to large: small multiples of 8, then doubles, and those of its divisors
     among the others; whatever divides it, up to 8, divides these."""
@@ -146,153 +125,13 @@ def _candidates(value: int, others: Sequence[int]) -> list[int]:
         while base * times < value:
             found.add(base * times if base > 1 else _least(times, value))
             times *= 2
-    return sorted(one for one in found if unit <= one < value and _alike(one, value, unit))
+    return sorted(one for one in found if unit <= one < value and divides_alike(one, value, unit))
 
 
 def _least(start: int, value: int) -> int:
     """The first number from there on that as much divides as the value."""
     unit = UNIT[True]
-    return next(one for one in range(max(start, unit), max(start, unit) + 2 * unit) if _alike(one, value, unit))
-
-
-# What one run says of another ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
-    """A dimension that is not what it was; `kind` is one of `LEAST`, "positions", "parameter", "result" or "unread"."""
-
-    kind: str
-    after: int
-    before: int
-
-    @property
-    def held(self) -> bool:
-        return self.kind in ("matrix", "stack", "parameter")
-
-
-def _fewer_blocks(after: Run, before: Run) -> bool:
-    """Whether parameters are gone, and all others that are read are as they were; and of every kind of block two are
-    left, if there were two."""
-    its, mine = after.held, before.held
-    same = its.keys() < mine.keys() and all(its[path] == mine[path] or before.unread(path) for path in its)
-    kinds = ((after.kinds[path], kinds) for path, kinds in before.kinds.items() if path in after.kinds)
-    return same and all(left[kind] >= min(2, number) for left, kinds in kinds for kind, number in kinds.items())
-
-
-def _fewer_repeats(after: Run, before: Run) -> bool:
-    """Whether the same operators run fewer times, each with its shapes, and what is held is as it was."""
-    left = iter(before.steps)
-    fewer = after.held == before.held and len(after.steps) < len(before.steps)
-    return fewer and set(after.steps) == set(before.steps) and all(one in left for one in after.steps)
-
-
-def _smaller(after: Run, before: Run, scale: Scale) -> bool:
-    """Whether it is the same with smaller dimensions: see the module."""
-    if not _same_operators(after, before) or after.size > before.size:
-        return False
-    changes = _changes(after, before)
-    return bool(changes) and _enough(after, before, changes, scale)
-
-
-def _enough(after: Run, before: Run, changes: Sequence[_Change], scale: Scale) -> bool:
-    """Whether dimensions that changed are still what is needed."""
-    free, least = _selects_less(after, before, changes), _leasts(changes, scale)
-    enough = (
-        one.kind == "unread"
-        or one.after >= one.before
-        or (one.after >= bound and (free or _alike(one.after, one.before, UNIT[one.held])))
-        for one, bound in zip(changes, least, strict=True)
-    )
-    squares = {path for path in _squares(after) if not before.unread(path)}
-    alike = squares <= _squares(before) and all(map(_still_selects, after.steps, before.steps))
-    return alike and all(enough)
-
-
-def _leasts(changes: Sequence[_Change], scale: Scale) -> list[int]:
-    """What each dimension must be at least. A number of matrices may be less than their rows have to be."""
-    stacked = any(one.kind == "stack" for one in changes)
-    kinds = ("stack" if stacked and one.kind == "matrix" else one.kind for one in changes)
-    return [min(one.before, scale.least(kind)) for one, kind in zip(changes, kinds, strict=True)]
-
-
-def _bound(after: int, before: int, changes: Sequence[_Change], scale: Scale) -> int:
-    """What a number must be at least, as far as dimensions grow with it in proportion: two values of it are known, and
-    what they have changed."""
-    per = [(one.before - one.after) / (before - after) for one in changes]
-    needed = zip(changes, _leasts(changes, scale), per, strict=True)
-    return max((after + ceil((least - one.after) / slope) for one, least, slope in needed if slope > 0), default=after)
-
-
-def _same_operators(after: Run, before: Run) -> bool:
-    def structure(run: Run) -> list[Any]:
-        held = [(path, len(shape)) for path, shape in run.held.items()]
-        return [held, [(one.name, [len(shape) for shape in one.shapes]) for one in run.steps]]
-
-    return structure(after) == structure(before)
-
-
-def _changes(after: Run, before: Run) -> tuple[_Change, ...]:
-    """All dimensions that changed: of parameters, of buffers, of results, and of what is looked up in."""
-    return tuple(dict.fromkeys(_changed(after, before)))
-
-
-def _changed(after: Run, before: Run) -> Iterator[_Change]:
-    for path, shape in before.parameters.items():
-        for at, (one, other) in enumerate(zip(after.parameters[path], shape, strict=True)):
-            if one != other:
-                yield _Change(kind=_kind(before, path, at), after=one, before=other)
-    pairs = [(after.buffers[path], shape) for path, shape in before.buffers.items()]
-    selected = {one.chosen[1] for one in before.steps if one.chosen}
-    for step, old in zip(after.steps, before.steps, strict=True):
-        pairs += zip(step.shapes, old.shapes, strict=True)
-        if step.rows is not None and old.rows is not None and step.rows != old.rows:
-            kind = "words" if old.words else "result" if old.rows in selected else "positions"
-            yield _Change(kind=kind, after=step.rows, before=old.rows)
-    for its, mine in pairs:
-        yield from (
-            _Change(kind="result", after=one, before=other)
-            for one, other in zip(its, mine, strict=True)
-            if one != other
-        )
-
-
-def _kind(run: Run, path: str, at: int) -> str:
-    """What a dimension of a parameter is: tables are looked up in; kernels of convolutions, and what is added, are no
-    matrices; no more are those that nothing reads, as parts of a model that its batches have nothing for."""
-    if run.unread(path):
-        return "unread"
-    read, dims = (run.read_by or {}).get(path, ""), len(run.parameters[path])
-    if dims < 2 or read in (*LOOK_UPS, ELEMENTWISE) or "convolution" in read:
-        return "parameter"
-    return "stack" if dims > 2 and at == 0 else "matrix"
-
-
-def _still_selects(after: Step, before: Step) -> bool:
-    """Whether a selection that left something out does so, of as many as two if it was of several."""
-    if after.chosen is None or before.chosen is None:
-        return True
-    (its, of), (mine, all_of) = after.chosen, before.chosen
-    return its >= min(2, mine) and (its < of) == (mine < all_of)
-
-
-def _squares(run: Run) -> set[str]:
-    """Parameters that are square matrices, or stacks of them."""
-    return {path for path, shape in run.parameters.items() if len(shape) > 1 and shape[-1] == shape[-2]}
-
-
-def _selects_less(after: Run, before: Run, changes: Sequence[_Change]) -> bool:
-    """Whether a number sizes a selection and what comes of it, and no parameter: no rank has a part of that."""
-    chosen = any(one.chosen != other.chosen for one, other in zip(after.steps, before.steps, strict=True))
-    return chosen and not any(one.held for one in changes)
-
-
-def _less_random(after: Run, before: Run) -> bool:
-    """Whether fewer operators are random, or with other chances, and all others are as they were."""
-    if after.held != before.held or [one.chances for one in after.steps] == [one.chances for one in before.steps]:
-        return False
-    left = iter(before.steps)
-    return all(any(one.name == other.name and one.shapes == other.shapes for other in left) for one in after.steps)
+    return next(one for one in range(max(start, unit), max(start, unit) + 2 * unit) if divides_alike(one, value, unit))
 
 
 # Search --------------------------------------------------------------------------------------------------------------
@@ -372,7 +211,7 @@ class _Search:
         for path, value in self.integers(self.scale.layers):
             for settings in self.with_fewer(path, value) if value in lengths else ():
                 found = self.held(settings)
-                if found is not None and _fewer_blocks(found, self.now):
+                if found is not None and has_fewer_blocks(found, self.now):
                     self.adopt(settings, found)
                     self.listed.add(path)
                     break
@@ -391,7 +230,7 @@ class _Search:
     def repeats(self, settings: Settings) -> bool:
         """Whether these run the same operators fewer times."""
         found = self.run(settings)
-        return found is not None and _fewer_repeats(found, self.now)
+        return found is not None and has_fewer_repeats(found, self.now)
 
     def blocks(self, path: Path, value: int) -> bool:
         """Whether a number counts blocks or repeats, which are fewer then if they were more than the twin's blocks."""
@@ -404,7 +243,7 @@ class _Search:
             return False
         for settings in self.with_fewer(path, value):
             held = self.held(settings)
-            if held is None or (in_blocks and not _fewer_blocks(held, self.now)):
+            if held is None or (in_blocks and not has_fewer_blocks(held, self.now)):
                 continue
             if (in_blocks or self.repeats(settings)) and (found := self.run(settings)) is not None:
                 self.adopt(settings, found)
@@ -442,7 +281,7 @@ class _Search:
                     continue
                 bounds[numbers] = self.bound(settings, candidate, value)
                 found = self.run(settings) if bounds[numbers] == candidate else None
-                if found is not None and _smaller(found, self.now, self.scale):
+                if found is not None and is_smaller(found, self.now, self.scale):
                     self.adopt(settings, found)
                     self.follow(path, value, candidate)
                     return
@@ -453,7 +292,7 @@ class _Search:
         others = dict.fromkeys(equal if isinstance(path[-1], int) else (), candidate)
         settings = _put(self.settings, others)
         found = self.run(settings) if others else None
-        if found is not None and _smaller(found, self.now, self.scale):
+        if found is not None and is_smaller(found, self.now, self.scale):
             self.adopt(settings, found)
 
     def bound(self, settings: Settings, candidate: int, value: int) -> int:
@@ -461,11 +300,11 @@ class _Search:
         only where that is large enough by what it runs."""
         for find, now in ((self.held, replace(self.now, steps=())), (self.run, self.now)):
             found = find(settings)
-            if found is None or not _same_operators(found, now):
+            if found is None or not runs_the_same(found, now):
                 return candidate
-            changes = _changes(found, now)
-            bound = _bound(candidate, value, changes, self.scale)
-            if bound > candidate or not _enough(found, now, changes, self.scale):
+            changes = changes_between(found, now)
+            bound = least_of(candidate, value, changes, self.scale)
+            if bound > candidate or not is_enough(found, now, changes, self.scale):
                 return max(bound, candidate + 1)
         return candidate
 
@@ -484,7 +323,7 @@ class _Search:
         alone = {path: candidate}
         yield alone
         found = self.run(_put(self.settings, alone)) if candidate >= bounds[path,] else self.now
-        if found is not None and _same_operators(found, self.now):
+        if found is not None and runs_the_same(found, self.now):
             return
         sized = {at: its for at, its in self.integers(2) if its % value == 0 and not self.is_inert(at, its)}
         equals = {at: candidate for at, its in sized.items() if its == value}
@@ -539,7 +378,7 @@ class _Search:
             if value is True or (isinstance(value, float) and 0 < value < 1):
                 settings = _put(self.settings, {path: False if value is True else 0.0})
                 found = self.run(settings)
-                if found is not None and _less_random(found, self.now):
+                if found is not None and is_less_random(found, self.now):
                     self.adopt(settings, found)
 
     def limits(self) -> None:
@@ -557,7 +396,7 @@ class _Search:
     def resized(self, settings: Settings) -> bool:
         """Whether the same operators run with other shapes."""
         found = self.run(settings)
-        return found is not None and found != self.now and _same_operators(found, self.now)
+        return found is not None and found != self.now and runs_the_same(found, self.now)
 
     def computed(self, settings: Settings) -> float | None:
         """The loss, if it can be computed in a moment."""

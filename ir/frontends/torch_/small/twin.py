@@ -30,7 +30,8 @@ from meshwright.ir.frontends import shape
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
 from meshwright.ir.frontends.torch_.small.batch_sizes import Sizes, code_of, cut, fixed_sizes, smaller
-from meshwright.ir.frontends.torch_.small.shrink import Scale, shrunk
+from meshwright.ir.frontends.torch_.small.same import Scale
+from meshwright.ir.frontends.torch_.small.shrink import shrunk
 from meshwright.ir.frontends.torch_.small.trial import BATCH, MOST_VALUES, Recipe, Settings
 from meshwright.ir.frontends.torch_.sources import hf_config, hf_schema, shape_toml
 from meshwright.ir.frontends.torch_.sources.made import made_by, things

@@ -18,9 +18,10 @@ from typing import Any
 from meshwright.ir.analysis.account import parameters
 from meshwright.ir.analysis.rebatch import batched_laws, in_proportion
 from meshwright.ir.errors import CannotRebatch, ForwardRaised, MeshwrightError, SequenceTooLong
+from meshwright.ir.frontends.assemble import NotFoldable
 from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.foreign import blamed
-from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
+from meshwright.ir.frontends.segment import fold_trace, names_of
 from meshwright.ir.frontends.torch_.operators.values import Traced
 from meshwright.ir.frontends.torch_.sources.labels import labelled
 from meshwright.ir.frontends.torch_.tracing.export import Identity, fails_alike, failure, trace

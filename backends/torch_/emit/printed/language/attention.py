@@ -7,7 +7,7 @@ from meshwright.backends.torch_.emit.printed.language.expressions import called,
 from meshwright.backends.torch_.emit.printed.language.ring import PLAIN_MASKS
 from meshwright.ir.graph.graph import Attr
 from meshwright.ir.quoting import literal
-from meshwright.ir.sharding.placement import CONTIGUOUS, ZIGZAG, Uneven
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Uneven
 
 NO_RING = ("--fix cp=1", "--fix context=all_gather")
 """What helps where a ring cannot be printed."""

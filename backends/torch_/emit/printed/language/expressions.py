@@ -12,7 +12,7 @@ from meshwright.backends.printing import LocalOp
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.graph import Attr, Op
 from meshwright.ir.quoting import constant
-from meshwright.ir.sharding.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Uneven, Zigzag
+from meshwright.ir.sharding.layouts import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Uneven, Zigzag
 
 DTYPE = {
     "f64": "torch.float64", "f32": "torch.float32", "bf16": "torch.bfloat16", "f16": "torch.float16",
@@ -46,6 +46,13 @@ def called(function: str, *arguments: str, **named: Attr) -> str:
 
 def every(call: LocalOp) -> list[str]:
     return [read(slot) for slot in range(len(call.given))]
+
+
+def dim_of(call: LocalOp) -> int:
+    """The dimension that its attribute numbers, from the front."""
+    dim = call.attrs["dim"]
+    assert isinstance(dim, int)
+    return dim % max(1, len(call.given[0].shape))
 
 
 def shape_of(shape: Sequence[int], *, batch: bool) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.printing import Function
-from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printed, PrintedBody, Rings, axes_in
+from meshwright.backends.torch_.emit.printed.bodies import Made, Printed, PrintedBody, Rings
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.language.moves import used_by
 from meshwright.backends.torch_.emit.printed.language.ring import ring
+from meshwright.backends.torch_.emit.printed.naming import FORWARD, axes_in
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.write.frame.imports import names_in

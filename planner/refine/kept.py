@@ -1,0 +1,84 @@
+"""What a body plan says beside the choices of operators: how it stores, what runs again, how its ends lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshwright.ir.decisions.decisions import BodyPlan, StagePlan
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.names.pinned import Allowed
+from meshwright.ir.program.spread import compute_placements
+from meshwright.ir.sharding.adjoint import Split
+from meshwright.ir.sharding.layouts import ZIGZAG
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
+from meshwright.planner.block import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a body plan says beside the choices of operators, as the block solver takes it."""
+
+    plan: BodyPlan
+    graph: Graph
+    stage: StagePlan
+    """The first one that uses the plan."""
+    space: Space
+    ends: Mapping[str, State]
+
+    @property
+    def inputs(self) -> set[str]:
+        return {item.value for item in self.graph.inputs}
+
+    @staticmethod
+    def of(
+        plan: BodyPlan,
+        graph: Graph,
+        stage: StagePlan,
+        pins: Mapping[str, Allowed],
+        usual: Space | None = None,
+    ) -> Kept:
+        """`usual` is the space of the other bodies on this mesh: a body of which nothing can be stored otherwise does
+        not show what its plan would store."""
+        level, storing = _storage(plan, graph, stage.mesh)
+        if not level and usual is not None:
+            level, storing = usual.zero or 0, usual.storing or ()
+        states = dict(plan.states)
+        ends = {item.value: State.replicated(len(graph.types[item.value].shape)) for item in graph.inputs}
+        space = Space(
+            zero=level,
+            storing=storing,
+            regather=plan.regather,
+            recompute=plan.recompute,
+            zigzag=_zigzag(plan, stage.mesh),
+            pins=pins,
+        )
+        ends |= {value: states[value] for value in ends_of(graph) if value in states}
+        return Kept(plan, graph, stage, space, ends)
+
+
+def _storage(plan: BodyPlan, graph: Graph, mesh: Mesh) -> tuple[int, tuple[str, ...]]:
+    """The level of ZeRO that a plan stores by, and the axes that it stores over."""
+    compute = compute_placements(graph, plan, mesh) if plan.storage else {}
+    level, axes = 0, set[str]()
+    for item in plan.storage:
+        at = compute[item.path]
+        kinds = (item.optimizer, item.grads, item.params)
+        level = max(level, *(number for number, kind in enumerate(kinds, 1) if kind != at), 0)
+        axes.update(axis for axis in mesh.names if at.on(axis) is None and item.optimizer.on(axis) is not None)
+    return level, tuple(axis for axis in mesh.names if axis in axes)
+
+
+def _zigzag(plan: BodyPlan, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that cut something in a zigzag."""
+    made = [pair for _, strategy in plan.strategies for pair in strategy.choices]
+    found = {axis for axis, choice in made if isinstance(choice, Split) and choice.layout == ZIGZAG}
+    dims = [dim for _, state in plan.states for dim in state.dims]
+    found |= {shard.axis for dim in dims for shard in dim if shard.layout == ZIGZAG}
+    return tuple(axis for axis in mesh.names if axis in found)
+
+
+def ends_of(graph: Graph) -> tuple[str, ...]:
+    """Inputs and outputs."""
+    return (*(item.value for item in graph.inputs), *graph.outputs)
