@@ -31,22 +31,13 @@ from statistics import quantiles
 from benchmarks.beat_published import asked, by_question, gpu_runs
 from benchmarks.price import Pricer, degrees_of
 from benchmarks.runs import Run, readings, zero_stages
-from benchmarks.searches import (
-    EXAMPLES,
-    Case,
-    Opened,
-    base_of,
-    disagreements,
-    drawn,
-    exhausted,
-    opened,
-    searched,
-)
+from benchmarks.searches import EXAMPLES, Case, Opened, base_of, disagreements, drawn, exhausted, opened, searched
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.bounds.bases import priced
-from meshwright.planner.bounds.bounds import Bounds, Common
+from meshwright.planner.bounds.bounds import Bounds
 from meshwright.planner.bounds.coarse import CoarseBounds
+from meshwright.planner.bounds.common import Common
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import LEAST_BATCH
 from meshwright.planner.space.declared import NOWHERE, Storage

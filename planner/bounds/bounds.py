@@ -19,44 +19,26 @@ That bounds never exceed prices is tested on random configurations (`tests/plann
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from math import log2, prod
-from typing import TypeVar
+from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.cost_models.collectives.collective import Collective, collective
 from meshwright.cost_models.collectives.topology import GroupShape, group_shape
-from meshwright.cost_models.cost import Cost, library_of
-from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.schedule import Seconds as Taken
 from meshwright.cost_models.schedule import compiled, simulate
-from meshwright.ir.graph.fold import Fold
-from meshwright.ir.names import Degrees, cuts, uses
+from meshwright.ir.names import uses
 from meshwright.ir.names.degrees import Use
-from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES, Shape, stage_groups, work_lists
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.planner.bounds.bases import Base, Held, Room, Seconds, copies, experts_of, places, room, seconds
+from meshwright.planner.bounds.bases import Base, Held, Room, Seconds, copies, places, room, seconds
+from meshwright.planner.bounds.common import SLACK, Calls, Common, sums_before
 from meshwright.planner.bounds.in_flight import Flight, flight
 from meshwright.planner.question.pins import Config
-from meshwright.planner.question.pricing import Setting
 from meshwright.planner.space.declared import Storage
-
-SLACK = 1e-9
-"""Relative: bounds are other sums than prices, and give way by this much."""
-
-Calls = tuple[tuple[str, int], ...]
-"""The bodies of a stage in order, each with how often it runs in a row."""
-
-Bytes = TypeVar("Bytes", float, npt.NDArray[np.float64])
-
-Layout = tuple[int, str, tuple[int, ...]]
-"""How many stages share out the layers, and how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +66,6 @@ class Wires:
         reduced = sum(times * self.reduces[name] for name, times in calls) if self.zero < 2 else 0.0
         published = sum(times * self.gathers[name] for name, times in calls) if 0 < self.zero < 3 else 0.0
         return reduced, published
-
-
-def _layout(config: Config) -> Layout:
-    return config.pp * config.vp, config.split, config.stage_blocks
 
 
 def _bytes(*counts: float) -> list[float]:
@@ -131,82 +109,6 @@ class Load:
         for held, inside in twice:
             dense, expert = (dense, expert.plus(held, -1)) if inside else (dense.plus(held, -1), expert)
         return Load(dense, expert, before, graded, max(one.gathered for one in rooms))
-
-
-class Common:
-    """What bounds of one setting share, whatever the base."""
-
-    def __init__(self, setting: Setting, prices: Prices, fold: Fold) -> None:
-        self.setting, self.prices, self.workload = setting, prices, setting.workload
-        self.bodies = [call.body.name for call in fold.calls()]
-        self.calls = tuple(Counter(self.bodies).items())
-        self.names = [name for name, _ in self.calls]
-        self.counts = np.array([float(times) for _, times in self.calls])
-        self.routed_names = [name for name in self.names if experts_of(Same(fold), name)]
-        self.routed = np.array([name in self.routed_names for name in self.names])
-        """Which bodies have experts."""
-        self.fold = fold
-        self.step, self.stack = prices.profile.step, setting.workload.stack
-        cluster, everywhere = prices.cluster, tuple(range(setting.ranks))
-        devices = prices.devices(everywhere)
-        self.host_s = min(prices.compute(device, self.workload).host_s for device in devices)
-        self.library = library_of(devices[0], self.workload)
-        per_host = min(pool.gpus_per_host for pool in cluster.pools)
-        hosts = max(1, min(cluster.hosts, -(-setting.ranks // per_host)))
-        self.straggling = (1 + self.step.straggling * log2(hosts)) * (1 - SLACK)
-        roomiest = max((one.driver_memory or one.memory).value for one in devices)
-        self.capacity = roomiest * (1 - prices.profile.memory.margin_share)
-        hidden = max(self.step.hidden_tensor, self.step.hidden_backward)
-        self.tensor_left = 1 - hidden if "tensor" in self.stack.hides or self.stack.regathers else 1.0
-        """Of tensor parallel collectives, the share that no overlap hides."""
-        self.expert_left = self.step.slowdown if "expert" in self.stack.hides else 1.0
-        """Of exchanges between experts, the share that is left behind another micro-batch."""
-        self.tied = [(path, [number for number, _ in held]) for path, held in fold.tied]
-        """Parameters that more than one call holds, and which."""
-        self.held_twice = [(path, self.bodies[number]) for path, held in self.tied for number in held[1:]]
-        self._stages: dict[Layout, tuple[Calls, ...]] = {}
-        self._ranges: dict[Layout, Sequence[tuple[int, int]]] = {}
-        self._groups: dict[tuple[str, int, Layout], tuple[tuple[int, tuple[int, ...]], ...]] = {}
-
-    def stages(self, config: Config) -> tuple[Calls, ...]:
-        """The calls of every stage."""
-        key = _layout(config)
-        if key not in self._stages:
-            stages, split, blocks = key
-            ranges = self._ranges[key] = cuts(self.fold, Degrees(pp=stages, split=split, stage_blocks=blocks))
-            self._stages[key] = tuple(
-                tuple((name, len(list(run))) for name, run in groupby(self.bodies[first:last]))
-                for first, last in ranges
-            )
-        return self._stages[key]
-
-    def twice(self, config: Config, own: Sequence[int]) -> Iterator[tuple[str, str]]:
-        """Parameters that another call of these stages holds already: path, and the body that holds it again."""
-        if self.tied:
-            self.stages(config)
-            ranges = self._ranges[_layout(config)]
-            for path, held in self.tied:
-                here = [number for number in held if any(ranges[one][0] <= number < ranges[one][1] for one in own)]
-                for number in here[1:]:
-                    yield path, self.bodies[number]
-
-    def groups(self, config: Config) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Groups with their numbers and stages; of neighbours that run the same the first and the last, between which
-        nothing is greater."""
-        key = config.schedule, config.pp, _layout(config)
-        if key not in self._groups:
-            stages = self.stages(config)
-            every = stage_groups(config.schedule, config.pp, config.vp)
-            alike = groupby(enumerate(every), key=lambda pair: tuple(stages[stage] for stage in pair[1]))
-            runs = [list(run) for _, run in alike]
-            self._groups[key] = tuple(group for run in runs for group in dict.fromkeys((run[0], run[-1])))
-        return self._groups[key]
-
-    def with_runtime(self, nbytes: Bytes) -> Bytes:
-        """With what a runtime needs beside."""
-        runtime = self.prices.profile.memory
-        inside = nbytes + runtime.workspace_bytes
-        return inside * (1 + runtime.fragments_share) + runtime.block_bytes + runtime.context_bytes
 
 
 class Bounds:
@@ -336,8 +238,8 @@ class Bounds:
         stages, held = self._held(config, wires)
         m, apart = config.microbatches, SCHEDULES[config.schedule].splits
         rolling = apart and self.common.stack.rolling
-        forward = _sums(one.forward for one in held)
-        back = _sums((one.inputs if apart else one.inputs + one.weights) for one in held)
+        forward = sums_before(one.forward for one in held)
+        back = sums_before((one.inputs if apart else one.inputs + one.weights) for one in held)
         longest = 0.0
         for _, own in self.common.groups(config):
             work = m * sum(held[stage].work for stage in own)
@@ -448,12 +350,3 @@ class Bounds:
             working = load.before + gradients if from_start else max(load.before, load.graded + gradients)
             fullest = max(fullest, state + working)
         return self.common.with_runtime(fullest) * (1 - SLACK) - self.common.capacity
-
-
-def _sums(values: Iterable[float]) -> list[float]:
-    """Of all values before each."""
-    found, total = [], 0.0
-    for value in values:
-        found.append(total)
-        total += value
-    return found

@@ -27,8 +27,9 @@ from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.bounds.bases import priced
-from meshwright.planner.bounds.bounds import Bounds, Common
+from meshwright.planner.bounds.bounds import Bounds
 from meshwright.planner.bounds.coarse import CoarseBounds
+from meshwright.planner.bounds.common import Common
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting
 from meshwright.planner.search.emittable import Emission

@@ -21,7 +21,8 @@ from meshwright.cost_models.profile import StepConstants
 from meshwright.ir.target.workload import STACKS
 from meshwright.planner.bounds import bases
 from meshwright.planner.bounds.bases import Base, Held, Piece, Room, Seconds, copies, places, seconds
-from meshwright.planner.bounds.bounds import Bounds, Common, Load, Wires
+from meshwright.planner.bounds.bounds import Bounds, Load, Wires
+from meshwright.planner.bounds.common import Common
 from meshwright.planner.bounds.in_flight import Flight
 from meshwright.planner.question.pins import Config, fill, parse
 from meshwright.planner.space.declared import Storage

@@ -16,8 +16,8 @@ from benchmarks.bound_check import BOUNDS, Checker, check
 from benchmarks.searches import EXAMPLES, Case, drawn, opened
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.program.program import Move
-from meshwright.planner.bounds.bounds import SLACK
 from meshwright.planner.bounds.coarse import CAUTION
+from meshwright.planner.bounds.common import SLACK
 from meshwright.planner.question.pins import fill, parse
 
 EACH = 28

@@ -17,8 +17,9 @@ from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.ledger.ledger import Transmission
 from meshwright.ir.errors import LayersIndivisible, RecomputeNotExpressible
 from meshwright.planner.bounds import coarse
+from meshwright.planner.bounds.anchors import Anchor, Sums
 from meshwright.planner.bounds.bases import Held
-from meshwright.planner.bounds.coarse import CAUTION, Anchor, CoarseBounds, Sums
+from meshwright.planner.bounds.coarse import CAUTION, CoarseBounds
 from meshwright.planner.question.pins import Config
 from tests.planner.refining import hosts
 from tests.planner.told import config

@@ -1,0 +1,122 @@
+"""What bounds of one setting share, whatever the configuration: stages, groups, what is held twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from math import log2
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cost_models.cost import library_of
+from meshwright.cost_models.prices import Prices
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.names import Degrees, cuts
+from meshwright.ir.same import Same
+from meshwright.ir.schedules import stage_groups
+from meshwright.planner.bounds.bases import experts_of
+from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pricing import Setting
+
+SLACK = 1e-9
+"""Relative: bounds are other sums than prices, and give way by this much."""
+
+Calls = tuple[tuple[str, int], ...]
+"""The bodies of a stage in order, each with how often it runs in a row."""
+
+Bytes = TypeVar("Bytes", float, npt.NDArray[np.float64])
+
+Layout = tuple[int, str, tuple[int, ...]]
+"""How many stages share out the layers, and how."""
+
+
+def _layout(config: Config) -> Layout:
+    return config.pp * config.vp, config.split, config.stage_blocks
+
+
+class Common:
+    """What bounds of one setting share, whatever the base."""
+
+    def __init__(self, setting: Setting, prices: Prices, fold: Fold) -> None:
+        self.setting, self.prices, self.workload = setting, prices, setting.workload
+        self.bodies = [call.body.name for call in fold.calls()]
+        self.calls = tuple(Counter(self.bodies).items())
+        self.names = [name for name, _ in self.calls]
+        self.counts = np.array([float(times) for _, times in self.calls])
+        self.routed_names = [name for name in self.names if experts_of(Same(fold), name)]
+        self.routed = np.array([name in self.routed_names for name in self.names])
+        """Which bodies have experts."""
+        self.fold = fold
+        self.step, self.stack = prices.profile.step, setting.workload.stack
+        cluster, everywhere = prices.cluster, tuple(range(setting.ranks))
+        devices = prices.devices(everywhere)
+        self.host_s = min(prices.compute(device, self.workload).host_s for device in devices)
+        self.library = library_of(devices[0], self.workload)
+        per_host = min(pool.gpus_per_host for pool in cluster.pools)
+        hosts = max(1, min(cluster.hosts, -(-setting.ranks // per_host)))
+        self.straggling = (1 + self.step.straggling * log2(hosts)) * (1 - SLACK)
+        roomiest = max((one.driver_memory or one.memory).value for one in devices)
+        self.capacity = roomiest * (1 - prices.profile.memory.margin_share)
+        hidden = max(self.step.hidden_tensor, self.step.hidden_backward)
+        self.tensor_left = 1 - hidden if "tensor" in self.stack.hides or self.stack.regathers else 1.0
+        """Of tensor parallel collectives, the share that no overlap hides."""
+        self.expert_left = self.step.slowdown if "expert" in self.stack.hides else 1.0
+        """Of exchanges between experts, the share that is left behind another micro-batch."""
+        self.tied = [(path, [number for number, _ in held]) for path, held in fold.tied]
+        """Parameters that more than one call holds, and which."""
+        self.held_twice = [(path, self.bodies[number]) for path, held in self.tied for number in held[1:]]
+        self._stages: dict[Layout, tuple[Calls, ...]] = {}
+        self._ranges: dict[Layout, Sequence[tuple[int, int]]] = {}
+        self._groups: dict[tuple[str, int, Layout], tuple[tuple[int, tuple[int, ...]], ...]] = {}
+
+    def stages(self, config: Config) -> tuple[Calls, ...]:
+        """The calls of every stage."""
+        key = _layout(config)
+        if key not in self._stages:
+            stages, split, blocks = key
+            ranges = self._ranges[key] = cuts(self.fold, Degrees(pp=stages, split=split, stage_blocks=blocks))
+            self._stages[key] = tuple(
+                tuple((name, len(list(run))) for name, run in groupby(self.bodies[first:last]))
+                for first, last in ranges
+            )
+        return self._stages[key]
+
+    def twice(self, config: Config, own: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """Parameters that another call of these stages holds already: path, and the body that holds it again."""
+        if self.tied:
+            self.stages(config)
+            ranges = self._ranges[_layout(config)]
+            for path, held in self.tied:
+                here = [number for number in held if any(ranges[one][0] <= number < ranges[one][1] for one in own)]
+                for number in here[1:]:
+                    yield path, self.bodies[number]
+
+    def groups(self, config: Config) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Groups with their numbers and stages; of neighbours that run the same the first and the last, between which
+        nothing is greater."""
+        key = config.schedule, config.pp, _layout(config)
+        if key not in self._groups:
+            stages = self.stages(config)
+            every = stage_groups(config.schedule, config.pp, config.vp)
+            alike = groupby(enumerate(every), key=lambda pair: tuple(stages[stage] for stage in pair[1]))
+            runs = [list(run) for _, run in alike]
+            self._groups[key] = tuple(group for run in runs for group in dict.fromkeys((run[0], run[-1])))
+        return self._groups[key]
+
+    def with_runtime(self, nbytes: Bytes) -> Bytes:
+        """With what a runtime needs beside."""
+        runtime = self.prices.profile.memory
+        inside = nbytes + runtime.workspace_bytes
+        return inside * (1 + runtime.fragments_share) + runtime.block_bytes + runtime.context_bytes
+
+
+def sums_before(values: Iterable[float]) -> list[float]:
+    """Of all values before each."""
+    found, total = [], 0.0
+    for value in values:
+        found.append(total)
+        total += value
+    return found
