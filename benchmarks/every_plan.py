@@ -33,8 +33,7 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.sharding.placement import State
 from meshwright.planner.answer.solve import solve, space_of
-from meshwright.planner.block.build import Block
-from meshwright.planner.block.plan import body_plan
+from meshwright.planner.block.plan import Block, body_plan
 from meshwright.planner.cli.main import VERBS, build_parser, with_verb
 from meshwright.planner.cli.verbs.plan import read_asked
 from meshwright.planner.question.ask import Ask

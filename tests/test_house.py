@@ -94,6 +94,13 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not ((REPO / page).parent / link).exists()] == []
 
 
+def test_the_glossary_names_modules_that_exist() -> None:
+    rows = re.findall(r"^\| (.+?) \|.*\| `(.+)` \|$", (REPO / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert len(rows) > 20
+    assert [word for word, module in rows if not (REPO / module).is_file()] == []
+    assert [word for word, _ in rows] == list(dict.fromkeys(word for word, _ in rows))
+
+
 def test_every_package_is_accounted_for() -> None:
     """A direct dependency is pinned for CI, and docs/decisions.md says what it is for."""
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
@@ -185,8 +192,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_folder_can_be_looked_over(room: str) -> None:
-    """Twelve modules at most, beside the table of them."""
+    """Twelve modules at most, none longer than 450 lines, beside the table of them."""
     for folder in {path.parent for path in (REPO / room).rglob("*.py")}:
         modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
         assert len(modules) <= 12, folder
+        assert [name for name in modules if len((folder / name).read_text().splitlines()) > 450] == [], folder
         assert (folder / "__init__.py").read_text().startswith('"""'), folder

@@ -4,7 +4,7 @@ groups       operators that share one choice, and the values between them
 strategies   the options of a group on a mesh: one choice per axis, jointly
 kernels      what operators take, moves what values take on their way, storage what parameters take
 build        the problem: numbers only (`planner.block_solver`)
-plan         from an assignment back to a body plan
+plan         a problem with what its numbers stand for; from an assignment back to a body plan
 solve        the doors: `solve_block`, `block_frontier`
 """
 

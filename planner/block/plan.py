@@ -1,13 +1,81 @@
-"""From a choice of numbers back to a plan, and the other way round."""
+"""A body's problem with what its numbers stand for: from an assignment to a plan, and the other way round."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.graph import Graph, Param
 from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
-from meshwright.planner.block.build import Block
+from meshwright.planner.block.groups import Parts
+from meshwright.planner.block.kernels import Times
+from meshwright.planner.block.moves import Moves
+from meshwright.planner.block.space import Space
+from meshwright.planner.block.storage import Stored, Storing
+from meshwright.planner.block.strategies import Options
+from meshwright.planner.block_solver.problem import Array, Limit, Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hub:
+    """A value, or several that are in one state, with the states they may be in."""
+
+    values: tuple[str, ...]
+    states: tuple[State, ...]
+    inner: bool = False
+    """A stop between a fixed boundary and several readers, which share what is alike; no plan names it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A body's problem, and what its numbers stand for: first the groups' variables, then the hubs'."""
+
+    body: str
+    graph: Graph
+    mesh: Mesh
+    parts: Parts
+    options: tuple[Options, ...]
+    hubs: tuple[Hub, ...]
+    storing: Storing
+    moves: Moves
+    recompute: tuple[str, ...]
+    space: Space
+    problem: Problem
+    times: tuple[tuple[Times, ...], ...]
+    saved: tuple[Array, ...]
+    """Bytes per micro-batch between its forward and its backward pass, for every state of every variable."""
+    state: tuple[Array, ...]
+    """Bytes of parameters, gradients and optimizer state."""
+
+    def within(self, capacity_bytes: float, in_flight: int) -> Problem:
+        """The problem with a limit on what so many micro-batches keep, and states take."""
+        uses = tuple(in_flight * saved + state for saved, state in zip(self.saved, self.state, strict=True))
+        return replace(self.problem, limits=(Limit("memory", capacity_bytes, uses),))
+
+    @cached_property
+    def hub_of(self) -> Mapping[str, int]:
+        return {value: number for number, hub in enumerate(self.hubs) if not hub.inner for value in hub.values}
+
+    def variable_of(self, value: str) -> int:
+        """The variable of the hub of a value."""
+        return len(self.options) + self.hub_of[value]
+
+    def hub_state(self, value: str, chosen: Sequence[int]) -> State:
+        number = self.hub_of[value]
+        return self.hubs[number].states[chosen[len(self.options) + number]]
+
+    def stored(self, chosen: Sequence[int]) -> Iterable[tuple[Param, Stored]]:
+        """How every parameter is stored under a choice."""
+        for number, one in enumerate(self.options):
+            for param in one.group.params:
+                yield param, self.storing.best(param, one.state(param.value, chosen[number]))
+        for param in self.parts.graph.params:
+            if param.value in self.hub_of:
+                yield param, self.storing.best(param, self.hub_state(param.value, chosen))
 
 
 def body_plan(block: Block, chosen: Sequence[int], name: str = "") -> BodyPlan:

@@ -18,9 +18,9 @@ from meshwright.ir.errors import BlockUnsolvable, ProblemMalformed, ProblemTooLa
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
-from meshwright.planner.block.build import Block, build
+from meshwright.planner.block.build import build
 from meshwright.planner.block.choice import BlockChoice, cost_of_plan
-from meshwright.planner.block.plan import body_plan
+from meshwright.planner.block.plan import Block, body_plan
 from meshwright.planner.block.space import ALL, Space, Terms
 from meshwright.planner.block.storage import levels
 from meshwright.planner.block_solver import methods

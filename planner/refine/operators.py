@@ -40,8 +40,8 @@ from meshwright.ir.same import Same
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
 from meshwright.planner.block import Space, Terms, cost_of_plan
-from meshwright.planner.block.build import Block, build
-from meshwright.planner.block.plan import body_plan, chosen_of, neighbours
+from meshwright.planner.block.build import build
+from meshwright.planner.block.plan import Block, body_plan, chosen_of, neighbours
 from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.question.module_pins import resolved
 from meshwright.planner.question.pricing import Setting

@@ -30,8 +30,8 @@ from meshwright.ir.sharding.adjoint import Split
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.planner.answer.relax import relaxations
 from meshwright.planner.answer.solve import solve as solve_all
-from meshwright.planner.block.build import Block, build
-from meshwright.planner.block.plan import body_plan
+from meshwright.planner.block.build import build
+from meshwright.planner.block.plan import Block, body_plan
 from meshwright.planner.block.space import Space
 from meshwright.planner.block_solver import brute
 from meshwright.planner.block_solver.methods import solve

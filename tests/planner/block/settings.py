@@ -13,7 +13,7 @@ from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.program.lower_body import lower_body
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.workload import STACKS, Workload
-from meshwright.planner.block.build import Block
+from meshwright.planner.block.plan import Block
 from meshwright.planner.block.space import Terms
 
 PHASES = ("forward", "recompute", "inputs", "weights")

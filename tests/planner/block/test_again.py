@@ -12,7 +12,8 @@ from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segmen
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
-from meshwright.planner.block.build import Block, build
+from meshwright.planner.block.build import build
+from meshwright.planner.block.plan import Block
 from meshwright.planner.block.space import Space
 from tests.build import Builder
 from tests.planner.block.settings import terms

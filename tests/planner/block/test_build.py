@@ -17,10 +17,10 @@ from meshwright.ir.graph.graph import Type
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement, State
 from meshwright.ir.sharding.reshard import path
-from meshwright.planner.block.build import Block, build
+from meshwright.planner.block.build import build
 from meshwright.planner.block.choice import cost_of_plan
 from meshwright.planner.block.moves import Moves
-from meshwright.planner.block.plan import body_plan
+from meshwright.planner.block.plan import Block, body_plan
 from meshwright.planner.block.space import Space
 from meshwright.planner.block_solver import brute
 from meshwright.planner.block_solver.boundary import boundary_table
