@@ -6,14 +6,14 @@ values are alive. Cutting there sends every *live* value forward and its gradien
     live        is computed before the cut and read after it
     recomputed  is live, but depends on no parameter and no gradient and costs little: RoPE tables, masks, positions.
                 Every stage computes it from the model inputs; nothing crosses
-    relayed     is live and older than the block just before: if the boundary before is cut as well, it is handed
-                through the stage in between (the encoder's result, T5's shared bias, a U-Net's skips)
+    skips     is live and older than the block just before: if the boundary before is cut as well, it is handed
+                through the stage in between (the encoder's result, T5's shared bias, a U-Net's skip connections)
     inputs      model inputs read after the cut: every stage loads the data that it reads
     shared      parameters read on both sides: each side has a copy, and their gradients are summed (tied weights)
 
 Invariants:
 
-- A value is in exactly one of `live` and `recomputed`; `relayed` is a part of `live`.
+- A value is in exactly one of `live` and `recomputed`; `skips` is a part of `live`.
 - What one cut lists is what the calls after it read from the calls before it, no more: the loss and other results of
   the model stay where they are computed.
 - Boundaries cover each repeat of each position once: their counts add up to the calls of the fold minus one.
@@ -79,7 +79,7 @@ class Cut:
     count: int
     op: int | None
     live: tuple[Live, ...]
-    relayed: tuple[Live, ...]
+    skips: tuple[Live, ...]
     recomputed: tuple[Live, ...]
     inputs: tuple[str, ...]
     shared: tuple[str, ...]
@@ -196,7 +196,7 @@ class _Liveness:
         alive = self._alive(index)
         live = tuple(self._live(value, call) for value in alive if value not in self._cheap)
         again = tuple(self._live(value, call) for value in alive if value in self._cheap)
-        relayed = tuple(value for value in live if value.age != 0)
+        skips = tuple(value for value in live if value.age != 0)
         inputs = tuple(
             item.value
             for item in self.graph.inputs
@@ -210,7 +210,7 @@ class _Liveness:
             call.count,
             op,
             live,
-            relayed,
+            skips,
             again,
             inputs,
             self._shared(index),

@@ -4,7 +4,7 @@ Bodies are lowered one by one (`meshwright.ir.program.lower_body`) and once each
 strung together: per stage the runs of body programs, the values that cross from stage to stage, and every group's list
 of actions.
 
-A value that is needed several stages further on is relayed hop by hop, in the placement in which each stage itself
+A value that is needed several stages further on is sent hop by hop, in the placement in which each stage itself
 reads it, or as copies where a stage only passes it on. Partial sums never cross: the reduction would span two stages.
 """
 

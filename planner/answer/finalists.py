@@ -277,7 +277,7 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Candidate) -> Can
 
 
 def _attends_as_asked(decisions: Decisions, fold: Fold, asked: Asked) -> bool:
-    """Whether attention of cut sequences runs in no way that was not wished for."""
+    """Whether attention of cut sequences runs in no way that was not asked for."""
     return all(asked.constraints.grants("context", way) for way in contexts(decisions, fold))
 
 

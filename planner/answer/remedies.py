@@ -96,15 +96,13 @@ def is_empty(space: Space) -> bool:
 
 def empty(solved: Solved) -> MeshwrightError:
     """The refusal of constraints that nothing meets: what contradicts what, as far as taking one of them back shows."""
-    space, wished = solved.search.space, solved.asked
-    stages = [number for number in wished.constraints.only.get("pp", ()) if isinstance(number, int)]
+    space, asked = solved.search.space, solved.asked
+    stages = [number for number in asked.constraints.only.get("pp", ()) if isinstance(number, int)]
     if stages and min(stages) > max(space.layers, 1):
         return too_many_stages(min(stages), space.layers)
-    alone = [
-        name for name in wished.names if not is_empty(replace(space, constraints=wished.without(name).constraints))
-    ]
+    alone = [name for name in asked.names if not is_empty(replace(space, constraints=asked.without(name).constraints))]
     return SpaceEmpty(
-        place=f"plan, {wished.text or 'the space'}",
+        place=f"plan, {asked.text or 'the space'}",
         cause=f"{space.ranks} ranks, {space.global_batch} sequences and {space.layers} layers cannot be shared out so",
         fix=f"take back what was asked of {' or '.join(alone)}" if alone else "take back more than one of them",
     )

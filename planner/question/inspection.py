@@ -255,6 +255,6 @@ def _cut_json(cut: Cut) -> dict[str, Any]:
         "forward_bytes": cut.forward_bytes,
         "backward_bytes": cut.backward_bytes,
         "live": [str(value) for value in cut.live],
-        "relayed": [str(value) for value in cut.relayed],
+        "skips": [str(value) for value in cut.skips],
         "recomputed": [str(value) for value in cut.recomputed],
     }

@@ -37,7 +37,7 @@ class Baseline:
 
 
 def baselines(space: Space) -> tuple[Baseline, ...]:
-    """All of them, with the variants that this space, and what a person wished for, can have: perhaps none."""
+    """All of them, with the variants that this space, and what is asked for, can have: perhaps none."""
     pins = (
         [Pins(zero=0, recompute=again) for again in AGAIN],
         [Pins(zero=3, recompute=again) for again in AGAIN],

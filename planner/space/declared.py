@@ -115,11 +115,11 @@ class Space:
             f"more than {MOST_VIRTUAL} virtual stages",
             "parts of a block in recompute; the first layers of every stage only are tried, not proved",
             "what waits in the host's memory; activations of layers and optimizer state are tried, not proved",
-            "orders of a pipeline's work without a name",
+            "pipeline schedules without a name",
         )
 
     def grants(self, config: Config) -> bool:
-        """Whether a configuration is one that was wished for."""
+        """Whether a configuration is one that was asked for."""
         return self.as_asked(config, ANYWHERE) and (config.split, config.stage_blocks) in self.shares(
             config.pp * config.vp
         )

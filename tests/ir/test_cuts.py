@@ -48,7 +48,7 @@ def test_a_stack_is_one_cut_with_a_count(layers: int) -> None:
 def test_what_crosses_a_layer_boundary() -> None:
     cut = boundaries(llama_fold())[1]
     assert cut.forward_bytes == cut.backward_bytes == X_BYTES
-    assert cut.relayed == cut.recomputed == cut.shared == ()
+    assert cut.skips == cut.recomputed == cut.shared == ()
     assert cut.inputs == ("labels",)
     assert str(cut) == f"after 1[0] x 5: 1[0].%add_1: f32[{B}, {S}, {H}] grad"
 
@@ -153,14 +153,14 @@ def test_the_encoder_is_relayed_through_the_decoder() -> None:
         loss=0,
     )
     found = boundaries(fold)
-    assert [(cut.segment, cut.first, cut.count, len(cut.live), len(cut.relayed)) for cut in found] == [
+    assert [(cut.segment, cut.first, cut.count, len(cut.live), len(cut.skips)) for cut in found] == [
         (0, 0, 1, 1, 0),
         (1, 0, 3, 1, 0),
         (2, 0, 1, 2, 1),
         (3, 0, 5, 2, 1),
         (3, 5, 1, 1, 0),
     ]
-    crossing = found[3].relayed[0]
+    crossing = found[3].skips[0]
     assert (crossing.segment, crossing.position, crossing.gradient, crossing.age) == (1, 0, True, None)
 
 
@@ -206,7 +206,7 @@ def test_cheap_tables_are_recomputed_and_dear_ones_sent() -> None:
     assert (cut.segment, cut.first, cut.count) == (2, 0, 3)
     assert [value.value for value in cut.recomputed] == ["cos"]
     assert [(value.value, value.gradient) for value in cut.live] == [("matmul_30", False), ("add", True)]
-    assert [value.value for value in cut.relayed] == ["matmul_30"]
+    assert [value.value for value in cut.skips] == ["matmul_30"]
     assert cut.inputs == ("labels", "position")
 
 
@@ -263,7 +263,7 @@ def test_skips_cross_several_cuts() -> None:
         [(0, 32), (3, 16)],
         [(4, 32)],
     ]
-    assert [[v.segment for v in cut.relayed] for cut in found] == [[], [0], [0, 1], [0], []]
+    assert [[v.segment for v in cut.skips] for cut in found] == [[], [0], [0, 1], [0], []]
     assert not any(cut.segment == 3 and cut.op is not None for cut in cuts(fold)), "three values are alive there"
     assert any(cut.segment == 3 and cut.op is not None for cut in cuts(fold, few=3))
 

@@ -24,7 +24,7 @@ def live(values: int, *, gradient: bool = True) -> Live:
     return Live(segment=0, position=0, value="x", type=Type((values,), "bf16"), gradient=gradient, age=None)
 
 
-def cut(segment: int, position: int, count: int, op: int | None = None, *, relayed: int = 0) -> Cut:
+def cut(segment: int, position: int, count: int, op: int | None = None, *, skips: int = 0) -> Cut:
     """1 KiB of it has a gradient, and 2 KiB have not."""
     return Cut(
         segment=segment,
@@ -33,7 +33,7 @@ def cut(segment: int, position: int, count: int, op: int | None = None, *, relay
         count=count,
         op=op,
         live=(live(512), live(1024, gradient=False)),
-        relayed=(live(512),) * relayed,
+        skips=(live(512),) * skips,
         recomputed=(live(8),),
         inputs=(),
         shared=(),
@@ -83,7 +83,7 @@ FOUND = Inspection(
     cuts=(
         cut(0, 0, 1),
         cut(0, 0, 1, op=3),
-        cut(1, 0, 4, relayed=2),
+        cut(1, 0, 4, skips=2),
         cut(1, 1, 4),
         cut(1, 2, 990),
         cut(2, 0, 3),
@@ -118,13 +118,13 @@ b         2  a, b, c, d, e, f
 ffn   4,096  a, b, c, d, e, f, …
 
 1,006 places to cut for a pipeline; between blocks:
-after                 places   forward  backward  relayed
-embed (0.0)                1  3.00 KiB  1.00 KiB        0
-block (1.0)                4  3.00 KiB  1.00 KiB        2
-block (1.1)                4  3.00 KiB  1.00 KiB        0
-mix (1.2)                990  3.00 KiB  1.00 KiB        0
-block (2.0)                3  3.00 KiB  1.00 KiB        0
-head (3.0)                 1  3.00 KiB  1.00 KiB        0
+after                 places   forward  backward  skips
+embed (0.0)                1  3.00 KiB  1.00 KiB      0
+block (1.0)                4  3.00 KiB  1.00 KiB      2
+block (1.1)                4  3.00 KiB  1.00 KiB      0
+mix (1.2)                990  3.00 KiB  1.00 KiB      0
+block (2.0)                3  3.00 KiB  1.00 KiB      0
+head (3.0)                 1  3.00 KiB  1.00 KiB      0
 … 2 more, see --json
 
 micro-batches: they would change the result
@@ -162,7 +162,7 @@ def test_a_model_without_oddities(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, plain)
     assert "\n1,234,567 parameters, 3.00 KiB\n" in text
     assert text.endswith(
-        "head (3.0)        1  3.00 KiB  1.00 KiB        0\n"
+        "head (3.0)        1  3.00 KiB  1.00 KiB      0\n"
         "\n"
         "micro-batches: legal, every path to the loss is additive in the batch\n"
         "coverage: 100 % of FLOPs and 100 % of bytes are under rules\n"
@@ -235,7 +235,7 @@ def test_the_json_has_everything() -> None:
                 "forward_bytes": 3072,
                 "backward_bytes": 1024,
                 "live": ["0[0].%x: bf16[512] grad", "0[0].%x: bf16[1024]"],
-                "relayed": [],
+                "skips": [],
                 "recomputed": ["0[0].%x: bf16[8] grad"],
             },
             {
@@ -247,7 +247,7 @@ def test_the_json_has_everything() -> None:
                 "forward_bytes": 3072,
                 "backward_bytes": 1024,
                 "live": ["0[0].%x: bf16[512] grad", "0[0].%x: bf16[1024]"],
-                "relayed": ["0[0].%x: bf16[512] grad"] * 2,
+                "skips": ["0[0].%x: bf16[512] grad"] * 2,
                 "recomputed": ["0[0].%x: bf16[8] grad"],
             },
         ],

@@ -59,7 +59,7 @@ what binds
 heads: tp=8: 4 heads
 constraint: tp was to be 2
 
-declared space: 1,200 bases priced, 3 priced by the evaluator
+declared space: 1,200 kernel configurations priced, 3 priced by the evaluator
 left out: context parallel
 provenance: compute fitted, memory datasheet
 times, memory and bounds follow from these: they are no better than datasheet (uncalibrated: not measured on this \
@@ -132,7 +132,7 @@ what binds
 heads: tp=8: 4 heads
 constraint: tp was to be 2
 
-declared space: 1,200 bases priced, 3 priced by the evaluator
+declared space: 1,200 kernel configurations priced, 3 priced by the evaluator
 asked for: tp 2 or 4, sp on, zero not 0 or 1, --fix layers.*.mlp:sharding=column
 left out: context parallel; hosts
 the search was cut short: more time may find a better plan

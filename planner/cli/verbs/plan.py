@@ -52,7 +52,7 @@ def run(args: Namespace) -> int:
     """The verb."""
     started_s = time.monotonic()
     _known_step(args.dump_after)
-    ask, wished = read_asked(args)
+    ask, request = read_asked(args)
     folder = made(folder_of(args.out)) if args.out is not None else None
     if folder is not None:
         check_plan(folder / FILE, ask.model, force=args.force)
@@ -60,10 +60,10 @@ def run(args: Namespace) -> int:
     with stop.loading():
         setting = ask.setting()
     if args.dump_after in BEFORE:
-        sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, wished)}\n")
+        sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
         return 0
     with stop.watching(), Progress(sys.stderr) as progress:
-        solved = solve(ask, setting, wished, stop, progress.told, args.objective)
+        solved = solve(ask, setting, request, stop, progress.told, args.objective)
     if solved.best is None:
         return nothing_found(solved, args)
     if args.dump_after is not None:
@@ -90,9 +90,9 @@ def read_asked(args: Namespace) -> tuple[Ask, Asked]:
     plain, modules = apart({option: getattr(args, option) for option in OPTIONS})
     ask = asked_of_estimate(Namespace(**vars(args) | plain))
     given = parse(plain["fix"])
-    wished = asked(given.over(Pins(mbs=args.micro_batch)), plain["allow"], plain["forbid"])
+    request = asked(given.over(Pins(mbs=args.micro_batch)), plain["allow"], plain["forbid"])
     check_objective(args.objective, ask.cluster)
-    return ask, replace(wished, pins=wished.pins.over(ask.pins), operators=args.operators, modules=modules)
+    return ask, replace(request, pins=request.pins.over(ask.pins), operators=args.operators, modules=modules)
 
 
 def write(plan: Plan, folder: Path) -> Path:
@@ -169,9 +169,9 @@ def _best(solved: Solved) -> Found:
 
 
 BEFORE: Mapping[str, Callable[[Ask, Setting, Asked], str]] = {
-    "load": lambda ask, setting, wished: graph_text(unfold(setting.folds.first(LEAST_BATCH).fold)),
-    "fold": lambda ask, setting, wished: fold_text(setting.folds.first(LEAST_BATCH).fold),
-    "space": lambda ask, setting, wished: _space_text(space_of(setting, ask.cluster, wished.constraints)),
+    "load": lambda ask, setting, request: graph_text(unfold(setting.folds.first(LEAST_BATCH).fold)),
+    "fold": lambda ask, setting, request: fold_text(setting.folds.first(LEAST_BATCH).fold),
+    "space": lambda ask, setting, request: _space_text(space_of(setting, ask.cluster, request.constraints)),
 }
 AFTER: Mapping[str, Callable[[Solved], str]] = {
     "search": lambda solved: _search_text(solved.search),

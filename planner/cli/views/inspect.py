@@ -99,7 +99,7 @@ def _cuts(found: Inspection) -> Table:
     places = sum(cut.count for cut in found.cuts)
     between = [cut for cut in found.cuts if cut.op is None]
     table = _table(
-        f"{places:,} places to cut for a pipeline; between blocks:", "after", "places", "forward", "backward", "relayed"
+        f"{places:,} places to cut for a pipeline; between blocks:", "after", "places", "forward", "backward", "skips"
     )
     for cut in between[:SHOWN_CUTS]:
         _, period, _ = found.segments[cut.segment]
@@ -108,7 +108,7 @@ def _cuts(found: Inspection) -> Table:
             str(cut.count),
             nbytes(cut.forward_bytes),
             nbytes(cut.backward_bytes),
-            str(len(cut.relayed)),
+            str(len(cut.skips)),
         )
     if len(between) > SHOWN_CUTS:
         table.add_row(f"… {len(between) - SHOWN_CUTS} more, see --json")

@@ -236,7 +236,8 @@ def _space(console: Console, plan: Plan) -> None:
 
 
 COUNTED = {
-    "bases": "bases priced", "shapes": "shapes bounded", "full": "of them too full", "slow": "too slow",
+    "bases": "kernel configurations priced", "shapes": "pipeline configurations bounded",
+    "full": "of them over memory", "slow": "of them too slow",
     "priced": "priced by the evaluator", "refused": "refused by the model or the target",
     "unwritten": "passed over since no code is written for them", "left": "left that may be better",
 }  # fmt: skip
