@@ -27,6 +27,7 @@ from math import prod
 from typing import Any
 
 from meshwright.ir.decisions.offload import Offload
+from meshwright.ir.decisions.sharding import ZERO, Sharding
 from meshwright.ir.errors import DegreeImpossible
 from meshwright.ir.names import counts
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Plain
@@ -127,7 +128,7 @@ class Degrees:
                 raise DegreeImpossible(
                     place=name, cause=f"{name}={getattr(self, name)!r}", fix=f"use one of {', '.join(known)}"
                 )
-        if self.zero not in range(4):
+        if self.zero not in ZERO:
             raise DegreeImpossible(place="zero", cause=f"ZeRO-{self.zero}", fix="use 0, 1, 2 or 3")
         if self.stage_blocks and len(self.stage_blocks) != self.stages:
             raise DegreeImpossible(
@@ -160,6 +161,11 @@ class Degrees:
         """How many layers of every stage are recomputed in full, under "full_layers:N"; 0 if all are treated alike."""
         word, _, number = self.recompute.partition(":")
         return int(number) if word == FIRST_LAYERS and number.isdecimal() else 0
+
+    @property
+    def sharding(self) -> Sharding:
+        """What copies share out."""
+        return ZERO[self.zero]
 
     @property
     def stages(self) -> int:

@@ -24,6 +24,7 @@ from typing import Any
 from meshwright.ir.analysis.loops import Loops, stem
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.decisions.offload import Offload
+from meshwright.ir.decisions.sharding import ZERO, Sharding, level_of
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op
@@ -156,10 +157,9 @@ def _stored(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> Stored:
     zero, over = 0, 1
     for one in plan.storage:
         computed = Placement(whole[one.path].dims)
-        levels = ((3, one.params), (2, one.grads), (1, one.optimizer))
-        own = next((level for level, placement in levels if placement.dims != computed.dims), 0)
+        cut = (placement.dims != computed.dims for placement in (one.optimizer, one.grads, one.params))
         further = {shard.axis for dims in one.optimizer.dims for shard in dims if computed.on(shard.axis) is None}
-        zero, over = max(zero, own), max(over, prod(mesh.axis(axis).size for axis in further))
+        zero, over = max(zero, level_of(Sharding(*cut))), max(over, prod(mesh.axis(axis).size for axis in further))
     return Stored(zero, over)
 
 
@@ -176,7 +176,7 @@ def _shard(subject: Subject, value: int) -> bool:
 
 def _regather(subject: Subject, value: bool) -> bool:
     kept = all(plan.regather for plan, _ in subject.used)
-    return kept if value else not kept and _storage(subject).zero == 3
+    return kept if value else not kept and ZERO[_storage(subject).zero].params
 
 
 # Recomputation -------------------------------------------------------------------------------------------------------
@@ -325,6 +325,6 @@ UNUSED: Mapping[str, Callable[[Subject], bool]] = {
     "context": lambda plan: not contexts(plan.decisions, plan.fold),
     "zero": lambda plan: plan.sizes("dp", "cp") == {1},
     "shard": lambda plan: _storage(plan).over == 1,
-    "regather": lambda plan: _storage(plan).zero < 3,
+    "regather": lambda plan: not ZERO[_storage(plan).zero].params,
 }
 """Where a plan has no use for a name, so that no value of it is one that must not be."""

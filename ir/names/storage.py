@@ -34,14 +34,15 @@ def stored(
 ) -> tuple[Storage, ...]:
     """Where every trained parameter of a body is stored, if not as its operators want it."""
     storing = [use for use in uses(degrees) if use.stores]
-    if not degrees.zero or not any(use.holds_copies(expert=expert) for use in storing for expert in (False, True)):
+    sharding = degrees.sharding
+    if not sharding.kinds or not any(use.holds_copies(expert=expert) for use in storing for expert in (False, True)):
         return ()
     return tuple(
         Storage(
             param.path,
-            params=cut if degrees.zero >= 3 else compute,
-            grads=cut if degrees.zero >= 2 else compute,
-            optimizer=cut,
+            params=cut if sharding.params else compute,
+            grads=cut if sharding.grads else compute,
+            optimizer=cut if sharding.optimizer else compute,
         )
         for param, compute in _computed(graph, chosen, states, mesh)
         for over in [[use.name for use in storing if use.holds_copies(expert=_of_experts(param, found))]]

@@ -20,6 +20,7 @@ from meshwright.ir.analysis.fused import cut_apart
 from meshwright.ir.analysis.loops import Loops, stem
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.decisions.offload import KINDS as OFFLOAD
+from meshwright.ir.decisions.sharding import ZERO
 from meshwright.ir.errors import (
     AttentionNotExpressible,
     CapabilityUnknown,
@@ -163,7 +164,7 @@ class Capabilities:
 
     def ran(self, zero: int, microbatches: int) -> dict[str, Any]:
         """What is otherwise in named degrees as the target runs them (`keeps_whole`)."""
-        if self.keeps_whole or zero not in (1, 2) or microbatches > 1:
+        if self.keeps_whole or not ZERO[zero].publishes or microbatches > 1:
             return {}
         return {"zero": 3, "regather": False}
 

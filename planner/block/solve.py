@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.ir.decisions.sharding import levels
 from meshwright.ir.errors import BlockUnsolvable, ProblemMalformed, ProblemTooLarge
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.sharding.mesh import Mesh
@@ -22,7 +23,6 @@ from meshwright.planner.block.build import build
 from meshwright.planner.block.choice import BlockChoice, cost_of_plan
 from meshwright.planner.block.plan import Block, body_plan
 from meshwright.planner.block.space import ALL, Space, Terms
-from meshwright.planner.block.storage import levels
 from meshwright.planner.block_solver import methods
 from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.problem import Assignment, Problem, Status, Variable

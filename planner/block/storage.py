@@ -9,7 +9,7 @@ as it is; likewise for the optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import cast
@@ -17,6 +17,7 @@ from typing import cast
 from meshwright.cost_models.collectives.collective import Collective
 from meshwright.cost_models.ledger.ledger import Phase, Transmission, streaming, travelling_bytes, updating_bytes
 from meshwright.ir.decisions.decisions import Storage
+from meshwright.ir.decisions.sharding import ZERO, Sharding, levels
 from meshwright.ir.graph.graph import ITEMSIZE, Graph, Param
 from meshwright.ir.names.storage import cut_further
 from meshwright.ir.program.program import local_elements
@@ -25,9 +26,6 @@ from meshwright.ir.sharding.placement import Placement, State
 from meshwright.ir.sharding.reshard import given_elements, path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Space, Terms
-
-LEVELS = {0: (), 1: ("optimizer",), 2: ("optimizer", "grads"), 3: ("optimizer", "grads", "params")}
-"""What each level of ZeRO cuts (Rajbhandari et al. 2020)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +71,15 @@ class Storing:
         if param.buffer or not param.requires_grad:
             yield Stored(None, nbytes=self.elements(param, compute) * self.terms.workload.states.stored)
             return
-        lines = {line.name for line in self.terms.target.storage}
-        for level in range(4) if self.space.zero is None else (self.space.zero,):
-            if lines.issuperset(LEVELS[level]):
-                yield self.way(param, compute, state.grad, level)
+        for level in levels([line.name for line in self.terms.target.storage]):
+            if self.space.zero in (None, level):
+                yield self.way(param, compute, state.grad, ZERO[level])
 
-    def way(self, param: Param, compute: Placement, grad: Placement, level: int) -> Stored:
+    def way(self, param: Param, compute: Placement, grad: Placement, sharding: Sharding) -> Stored:
         free = [axis for axis in self.mesh.names if compute.on(axis) is None]
         over = [axis for axis in free if self.space.storing is None or axis in self.space.storing]
         cut = cut_further(compute, self.graph.types[param.value].shape, over, self.mesh)
-        held = {kind: cut if kind in LEVELS[level] else compute for kind in ("params", "grads", "optimizer")}
+        held = {kind: cut if kind in sharding.kinds else compute for kind in ("params", "grads", "optimizer")}
         storage = Storage(param.path, held["params"], held["grads"], held["optimizer"])
         gather_s = self.moved(param, storage.params, compute, "parameter", "parameters")
         reduced_s, since = 0.0, grad
@@ -99,7 +96,7 @@ class Storing:
         nbytes = self.elements(param, storage.params) * states.stored
         nbytes += self.elements(param, storage.grads) * states.gradient
         nbytes += updated * (states.master + workload.moments)
-        plain = level == 0 or cut == compute
+        plain = not sharding.kinds or cut == compute
         return Stored(
             None if plain else storage,
             forward_s=gather_s,
@@ -153,8 +150,3 @@ class Storing:
             phase.kernels[streaming(nbytes / share, self.terms.workload)] = 1
             self._parts[key] = self.terms.cost(phase, self.mesh).device_s
         return share * self._parts[key]
-
-
-def levels(lines: Sequence[str]) -> tuple[int, ...]:
-    """The levels of ZeRO that a target can store."""
-    return tuple(level for level, kinds in LEVELS.items() if set(kinds) <= set(lines))

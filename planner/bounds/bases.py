@@ -23,6 +23,7 @@ from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
 from meshwright.cost_models.step import together
 from meshwright.ir.analysis.loops import stem
+from meshwright.ir.decisions.sharding import Sharding
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import CONTEXT, check, uses
 from meshwright.ir.names.cache import CONTEXTUAL, kinds_of, loops_of
@@ -58,15 +59,15 @@ class Held:
             self.optimizer + times * other.optimizer,
         )
 
-    def stored(self, zero: int, copies: int, gathered: float, *, hosted: bool = False) -> float:
-        """Bytes of parameters and optimizer state on a rank under this ZeRO stage, at least; `gathered` is what part of
+    def stored(self, sharding: Sharding, copies: int, gathered: float, *, hosted: bool = False) -> float:
+        """Bytes of parameters and optimizer state on a rank at least; `gathered` is what part of
         the bytes of parameters those take that are gathered, `hosted` says that the optimizer's state is elsewhere."""
-        part = 1 / copies if zero > 2 else min(1.0, gathered) if zero else 1.0
-        return self.parameters * part + (0.0 if hosted else self.stepped(zero, copies))
+        part = 1 / copies if sharding.params else min(1.0, gathered) if sharding.optimizer else 1.0
+        return self.parameters * part + (0.0 if hosted else self.stepped(sharding, copies))
 
-    def stepped(self, zero: int, copies: int) -> float:
+    def stepped(self, sharding: Sharding, copies: int) -> float:
         """Bytes of optimizer state on a rank."""
-        return self.optimizer / (copies if zero else 1)
+        return self.optimizer / (copies if sharding.optimizer else 1)
 
 
 @dataclass(frozen=True)

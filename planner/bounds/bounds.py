@@ -30,6 +30,7 @@ from meshwright.cost_models.collectives.topology import GroupShape, group_shape
 from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.schedule import Seconds as Taken
 from meshwright.cost_models.schedule import compiled, simulate
+from meshwright.ir.decisions.sharding import Sharding
 from meshwright.ir.names import uses
 from meshwright.ir.names.degrees import Use
 from meshwright.ir.schedules import SCHEDULES, Shape, stage_groups, work_lists
@@ -49,22 +50,22 @@ class Wires:
     gathers: Mapping[str, float]
     again: Mapping[str, float]
     reduces: Mapping[str, float]
-    zero: int
+    sharding: Sharding
     regather: bool
 
     def forward(self, calls: Calls) -> Cost:
-        return _gathers(self.gathers, calls) if self.zero > 2 else Cost()
+        return _gathers(self.gathers, calls) if self.sharding.params else Cost()
 
     def backward(self, calls: Calls) -> tuple[Cost, Cost]:
         """What is gathered again, and what is reduced."""
-        again = _gathers(self.again, calls) if self.zero > 2 and self.regather else Cost()
-        reduced = sum(times * self.reduces[name] for name, times in calls) if self.zero > 1 else 0.0
+        again = _gathers(self.again, calls) if self.sharding.params and self.regather else Cost()
+        reduced = sum(times * self.reduces[name] for name, times in calls) if self.sharding.grads else 0.0
         return again, Cost(reductions_s=reduced)
 
     def once(self, calls: Calls) -> tuple[float, float]:
         """Once per step: reductions, and gathers of what was updated."""
-        reduced = sum(times * self.reduces[name] for name, times in calls) if self.zero < 2 else 0.0
-        published = sum(times * self.gathers[name] for name, times in calls) if 0 < self.zero < 3 else 0.0
+        reduced = sum(times * self.reduces[name] for name, times in calls) if not self.sharding.grads else 0.0
+        published = sum(times * self.gathers[name] for name, times in calls) if self.sharding.publishes else 0.0
         return reduced, published
 
 
@@ -146,7 +147,7 @@ class Bounds:
         mesh = config.degrees().mesh()
         anywhere = [self._moved(config, ranks, mesh) for ranks in places(self.common.prices.cluster, mesh.size)]
         least = [{name: min(one[at][name] for one in anywhere) for name in self.base.pieces} for at in range(3)]
-        return Wires(least[0], least[1], least[2], config.zero, config.regather)
+        return Wires(least[0], least[1], least[2], config.sharding, config.regather)
 
     def _moved(self, config: Config, ranks: tuple[int, ...], mesh: Mesh) -> tuple[dict[str, float], ...]:
         """Of every body, on these ranks: to gather its parameters, those that its backward pass reads, and to reduce
@@ -190,8 +191,8 @@ class Bounds:
         storing = [[use for use in held if use.stores] for held in (outside, inside)]
         # Gradients of parameters that tensor parallelism leaves whole may be reduced over its ranks too; those of
         # experts that its ranks all compute need not be, and then each reduces its share.
-        kind: Collective = "reduce_scatter" if config.zero else "all_reduce"
-        over = storing if config.zero else [outside, inside]
+        kind: Collective = "reduce_scatter" if config.sharding.optimizer else "all_reduce"
+        over = storing if config.sharding.optimizer else [outside, inside]
         wider = [use for use in found if use in outside or use.outside == "tp"]
         fewer = [use for use in over[1] if use.outside != "tp"]
         idle = prod(use.size for use in inside if use.outside == "tp")
@@ -278,14 +279,14 @@ class Bounds:
     def _held(self, config: Config, wires: Wires | None) -> tuple[tuple[Calls, ...], list[Seconds]]:
         """The stages of a configuration, and what a micro-batch takes on each."""
         stages = self.common.stages(config)
-        beside = wires if wires and wires.zero > 1 else None
+        beside = wires if wires and wires.sharding.grads else None
         apart = SCHEDULES[config.schedule].splits
         taken = {calls: self.seconds(calls, beside, apart) for calls in set(stages)}
         return stages, [taken[calls] for calls in stages]
 
     def _ending_s(self, config: Config, own: Sequence[tuple[Calls, Seconds]], wires: Wires | None) -> float:
         """The optimizer, reductions beyond what runs behind the last backward pass, and gathers of what was updated."""
-        ending = sum(one.update for _, one in own) / (max(copies(config)) if config.zero else 1)
+        ending = sum(one.update for _, one in own) / (max(copies(config)) if config.sharding.optimizer else 1)
         if wires is None:
             return ending
         hides = self.common.stack.hides
@@ -319,7 +320,8 @@ class Bounds:
         """Optimizer state of a rank, where there is most."""
         storage, dense, expert = self._copies(pipeline, storage)
         return max(
-            load.dense.stepped(storage.zero, dense) + load.expert.stepped(storage.zero, expert) for load in loads
+            load.dense.stepped(storage.sharding, dense) + load.expert.stepped(storage.sharding, expert)
+            for load in loads
         )
 
     def _copies(self, pipeline: Config, storage: Storage) -> tuple[Storage, int, int]:
@@ -335,15 +337,15 @@ class Bounds:
         """By how much the fullest group is too full at least; negative where it may fit. `hosted`: with the optimizer's
         state in the host's memory."""
         storage, dense, expert = self._copies(pipeline, storage)
-        cut = (dense, expert) if storage.zero > 1 else (1, 1)
-        kept = self.common.workload.states.used if storage.zero > 2 and not storage.regather else 0.0
+        cut = (dense, expert) if storage.sharding.grads else (1, 1)
+        kept = self.common.workload.states.used if storage.sharding.params and not storage.regather else 0.0
         from_start = self.common.stack.style == "fused"
         states = self.common.workload.states
         part = states.used / states.stored
         fullest = 0.0
         for load in loads:
-            state = load.dense.stored(storage.zero, dense, part, hosted=hosted)
-            state += load.expert.stored(storage.zero, expert, part, hosted=hosted)
+            state = load.dense.stored(storage.sharding, dense, part, hosted=hosted)
+            state += load.expert.stored(storage.sharding, expert, part, hosted=hosted)
             stay = kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1))
             state += max(0.0, stay - load.gathered)  # what stays is not made anew
             gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]

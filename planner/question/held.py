@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.decisions.sharding import ZERO
 from meshwright.ir.errors import PinUnmet
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.held import HELD, Subject, has_use, holds, uses
@@ -20,7 +21,6 @@ from meshwright.ir.target.capabilities import Capabilities
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Value, word
 
-LEVELS = (0, 1, 2, 3)
 SHARDED = frozenset(("zero", "regather"))
 """Names that a target may have a way of its own with (`Capabilities.ran`)."""
 
@@ -49,9 +49,9 @@ def _sharded_as_granted(subject: Subject, constraints: Constraints, target: Capa
     """Whether a plan can be said in values of these names that may be: a target may run several alike."""
     if SHARDED.isdisjoint(constraints.never) or not has_use(subject, "zero"):
         return True
-    for zero, regather in product(LEVELS, (True, False)):
+    for zero, regather in product(ZERO, (True, False)):
         run = {"zero": zero, "regather": regather, **target.ran(zero, subject.decisions.schedule.microbatches)}
-        said = {"zero": zero, **({"regather": regather} if zero == max(LEVELS) else {})}
+        said = {"zero": zero, **({"regather": regather} if ZERO[zero].params else {})}
         same = all(holds(subject, name, value) for name, value in run.items() if has_use(subject, name))
         if same and all(constraints.grants(name, value) for name, value in said.items()):
             return True

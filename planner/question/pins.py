@@ -35,6 +35,8 @@ from math import prod
 from typing import Any
 
 from meshwright.ir.decisions.offload import NOTHING, Offload
+from meshwright.ir.decisions.sharding import ZERO as SHARDING
+from meshwright.ir.decisions.sharding import Sharding
 from meshwright.ir.errors import (
     BatchIndivisible,
     MeshwrightError,
@@ -64,7 +66,7 @@ DIGITS = 9
 """Of a count, at most."""
 BLOCKS = re.compile(r"\d{1,9}(\+\d{1,9})*", re.ASCII)
 """The layers of stages, as --fix takes them."""
-ZERO = ("0", "1", "2", "3")
+ZERO = tuple(map(str, SHARDING))
 _SWITCH = {"on": True, "off": False}
 
 
@@ -264,6 +266,11 @@ class Config:
     def kind(self) -> tuple[Value, ...]:
         """What decides the plans of bodies: equal kinds share them."""
         return *self.compute, self.zero, self.shard, self.regather, self.recompute
+
+    @property
+    def sharding(self) -> Sharding:
+        """What copies share out."""
+        return SHARDING[self.zero]
 
     def to_json(self) -> dict[str, Value]:
         """Every field."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.ir.decisions.decisions import BodyPlan, StagePlan
+from meshwright.ir.decisions.sharding import Sharding, level_of
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names.pinned import Allowed
 from meshwright.ir.program.spread import compute_placements
@@ -64,8 +65,8 @@ def _storage(plan: BodyPlan, graph: Graph, mesh: Mesh) -> tuple[int, tuple[str, 
     level, axes = 0, set[str]()
     for item in plan.storage:
         at = compute[item.path]
-        kinds = (item.optimizer, item.grads, item.params)
-        level = max(level, *(number for number, kind in enumerate(kinds, 1) if kind != at), 0)
+        cut = Sharding(*(kind != at for kind in (item.optimizer, item.grads, item.params)))
+        level = max(level, level_of(cut))
         axes.update(axis for axis in mesh.names if at.on(axis) is None and item.optimizer.on(axis) is not None)
     return level, tuple(axis for axis in mesh.names if axis in axes)
 

@@ -23,6 +23,7 @@ from meshwright.cost_models.prediction import Held
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.decisions.sharding import Sharding
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.program import Program
@@ -52,6 +53,9 @@ FEW_MOVES = 2
 
 LEAST_ROOM = 1e-3
 """Of the roomiest copy's, what a copy without room counts as having: each holds a part of everything."""
+
+HELD_AS = {"optimizer": "optimizer", "grads": "gradients", "params": "parameters"}
+"""The parts of memory that are what ZeRO cuts."""
 
 SLACK = 0.98
 """Of the room that a copy has for states, the part that is meant to be filled: shards are whole rows."""
@@ -182,7 +186,7 @@ class _Case:
         except MeshwrightError:
             return None
         found = Candidate(plan, prediction, config=self.config)
-        return found if prediction.fits or not self.config.zero else self._roomier(found, program)
+        return found if prediction.fits or not self.config.sharding.kinds else self._roomier(found, program)
 
     def _roomier(self, found: Candidate, program: Program) -> Candidate:
         """With states shared out by room, if the target can have that and it helps."""
@@ -222,7 +226,7 @@ class _Case:
                 kinds = {self.prices.cluster.device(rank).name for rank in ranks}
                 for peers, one in own:
                     if kinds & {self.prices.cluster.device(rank).name for rank in peers.ranks}:
-                        rooms[copy] = min(rooms[copy], _room_bytes(one, self.config.zero))
+                        rooms[copy] = min(rooms[copy], _room_bytes(one, self.config.sharding))
         return [max(room, LEAST_ROOM * max(rooms)) for room in rooms]
 
 
@@ -242,10 +246,10 @@ def _by_copy(
     return [tuple(own) for own in found]
 
 
-def _room_bytes(held: Held, zero: int) -> float:
+def _room_bytes(held: Held, sharding: Sharding) -> float:
     """What a rank has for states that ZeRO cuts."""
     stored = dict(held.parts)
-    cut = sum(stored[name] for name in ("optimizer", "gradients", "parameters")[:zero])
+    cut = sum(stored[HELD_AS[kind]] for kind in sharding.kinds)
     return held.left_bytes * SLACK + cut
 
 

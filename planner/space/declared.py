@@ -24,6 +24,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import gcd
 
+from meshwright.ir.decisions.sharding import ZERO, Sharding, levels
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names import CONTEXT
 from meshwright.ir.names.counts import divisors
@@ -61,6 +62,10 @@ class Storage:
     zero: int
     shard: int
     regather: bool
+
+    @property
+    def sharding(self) -> Sharding:
+        return ZERO[self.zero]
 
     def on(self, pipeline: Config) -> Config:
         return replace(pipeline, zero=self.zero, shard=self.shard, regather=self.regather)
@@ -288,8 +293,7 @@ class Space:
         """What is stored in shards, and over which copies; the least sharded first."""
         copies = pipeline.dp * pipeline.cp
         known = {line.name for line in self.target.storage}
-        levels = [0, *(z for z, name in ((1, "optimizer"), (2, "grads"), (3, "params")) if name in known)]
-        for zero in self.constraints.among("zero", levels if copies > 1 else [0]):
+        for zero in self.constraints.among("zero", levels(known) if copies > 1 else [0]):
             if zero and copies == 1:
                 continue
             near = self.per_host // pipeline.tp
@@ -297,7 +301,7 @@ class Space:
             for shard in self.constraints.among("shard", shards):
                 if shard and (not zero or copies % int(shard)):
                     continue
-                for regather in (True, False) if zero == 3 else (True,):
+                for regather in (True, False) if ZERO[int(zero)].params else (True,):
                     if self.constraints.grants("regather", regather):
                         yield Storage(int(zero), int(shard), regather)
 

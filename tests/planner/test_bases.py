@@ -18,6 +18,7 @@ from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.ledger.ledger import PHASES
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
+from meshwright.ir.decisions.sharding import ZERO
 from meshwright.ir.target.workload import STACKS
 from meshwright.planner.bounds import bases
 from meshwright.planner.bounds.bases import Base, Held, Piece, Room, Seconds, copies, places, seconds
@@ -51,9 +52,9 @@ def test_state_adds_up() -> None:
     ],
 )
 def test_four_copies_share_out_state(zero: int, gathered: float, stored: float, stepped: float) -> None:
-    assert ONE.stored(zero, 4, gathered) == stored
-    assert ONE.stepped(zero, 4) == stepped
-    assert ONE.stored(zero, 4, gathered, hosted=True) == stored - stepped
+    assert ONE.stored(ZERO[zero], 4, gathered) == stored
+    assert ONE.stepped(ZERO[zero], 4) == stepped
+    assert ONE.stored(ZERO[zero], 4, gathered, hosted=True) == stored - stepped
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_where_neighbouring_ranks_may_be() -> None:
 
 
 def wires(zero: int, *, regather: bool = True) -> Wires:
-    return Wires({"a": 1.0, "b": 5.0}, {"a": 0.5, "b": 2.0}, {"a": 10.0, "b": 20.0}, zero, regather)
+    return Wires({"a": 1.0, "b": 5.0}, {"a": 0.5, "b": 2.0}, {"a": 10.0, "b": 20.0}, ZERO[zero], regather)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_what_copies_tell_each_other_ends_a_step(
     zero: int, groups: Any, hides: tuple[str, ...], expected: float
 ) -> None:
     bounds = Told(((1, 2, 3, 0), (2, 3, 4, 0)), groups, hides=hides)
-    own = Wires({"a": 1.0, "b": 5.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, zero, regather=True)
+    own = Wires({"a": 1.0, "b": 5.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, ZERO[zero], regather=True)
     asked = told.config(pp=2, dp=4, microbatches=2, zero=zero)
     assert bounds.step_s(asked, own) == pytest.approx(2 * expected)
     assert {beside for beside, _ in bounds.asked} == {zero > 1}
@@ -243,7 +244,7 @@ def test_what_copies_tell_each_other_ends_a_step(
 def test_reductions_that_are_covered_take_nothing_more() -> None:
     """Half of nine seconds covers four."""
     bounds = Told(((2, 3, 4, 0),), hides=("gradients",))
-    own = Wires({"a": 0.0}, {"a": 0.0}, {"a": 4.0}, 0, regather=True)
+    own = Wires({"a": 0.0}, {"a": 0.0}, {"a": 4.0}, ZERO[0], regather=True)
     assert bounds.step_s(told.config(dp=4), own) == 2 * 9
 
 
@@ -266,13 +267,13 @@ def test_the_work_of_a_step_in_equal_shares() -> None:
     ],
 )
 def test_a_schedule_is_run_action_by_action(own: dict[str, Any], taken: tuple[Taken, ...], expected: float) -> None:
-    bounds, none = Told(taken), Wires({}, {}, dict.fromkeys("abc", 0.0), 0, regather=True)
+    bounds, none = Told(taken), Wires({}, {}, dict.fromkeys("abc", 0.0), ZERO[0], regather=True)
     assert bounds.run_s(told.config(**own), none) == pytest.approx(2 * expected)
 
 
 def test_groups_that_roll_on_are_not_run() -> None:
     """The slower one of 2 x 9 s; run one by one it would wait a second for the first."""
-    bounds, none = Told(FEW[:2], rolling=True), Wires({}, {}, dict.fromkeys("abc", 0.0), 0, regather=True)
+    bounds, none = Told(FEW[:2], rolling=True), Wires({}, {}, dict.fromkeys("abc", 0.0), ZERO[0], regather=True)
     asked = told.config(pp=2, microbatches=2, schedule="zb-h1")
     assert bounds.run_s(asked, none) == bounds.step_s(asked, none) == pytest.approx(2 * 18.25)
     # Whole backward passes: here forward 0-2 and 2-4, then 2-3, backward 3-8, 8-9, 9-14; here again 8-15 and 15-22.
@@ -574,7 +575,7 @@ def test_what_copies_take_to_gather_and_to_reduce(
     assert wired.gathers["a"] == pytest.approx(taken("all_gather", gathers))
     assert wired.again["a"] == pytest.approx(taken("all_gather", again))
     assert wired.reduces["a"] == pytest.approx(taken(kind, reduces))
-    assert (wired.zero, wired.regather) == (asked.zero, True)
+    assert (wired.sharding, wired.regather) == (asked.sharding, True)
 
 
 def test_the_work_of_a_micro_batch_on_all_stages() -> None:

@@ -15,6 +15,7 @@ from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.prediction import Held
+from meshwright.ir.decisions.sharding import ZERO
 from meshwright.ir.errors import LayoutNotExpressible
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.shares import batch_shares, shares_of, state_shares, weights_of
@@ -364,5 +365,5 @@ def test_room_for_states_where_there_is_least(monkeypatch: pytest.MonkeyPatch) -
             [held((0, 1), peaks[0]), held((2, 3), peaks[1])],
             [held((4, 5), peaks[2]), held((6, 7), peaks[3])],
         ]
-        case.config = SimpleNamespace(zero=zero)
+        case.config = SimpleNamespace(sharding=ZERO[zero])
         assert case._rooms(SimpleNamespace(stages=stages)) == pytest.approx(rooms)

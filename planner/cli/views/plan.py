@@ -141,7 +141,7 @@ def in_words(config: Config, shares: Sequence[int] = ()) -> list[str]:
         layers = "+".join(map(str, config.stage_blocks)) or config.split
         found.append(f"pipeline parallel {config.pp}: schedule {config.schedule}{virtual}, layers shared {layers}")
     over = f" over {config.shard} ranks each" if config.shard else ""
-    again = "" if config.regather or config.zero < 3 else ", parameters kept from forward to backward"
+    again = "" if config.regather or not config.sharding.params else ", parameters kept from forward to backward"
     shared = f"ZeRO-{config.zero}: {ZERO[config.zero]} are shared out{over}{again}"
     found.append(
         shared if config.zero else f"no ZeRO: {ZERO[0]}" if config.dp * config.cp > 1 else "no copies to share"

@@ -15,6 +15,7 @@ from meshwright.cost_models.collectives.topology import group_shape
 from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.ledger.ledger import Phase, streaming, updating_bytes
 from meshwright.cost_models.profile import StepConstants
+from meshwright.ir.decisions.sharding import levels
 from meshwright.ir.errors import BlockUnsolvable, ProblemMalformed
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.graph.graph import Graph
@@ -30,7 +31,7 @@ from meshwright.planner.block.moves import Moves
 from meshwright.planner.block.plan import body_plan, chosen_of, neighbours
 from meshwright.planner.block.solve import BlockFrontier, undominated
 from meshwright.planner.block.space import Space, Terms
-from meshwright.planner.block.storage import Stored, Storing, levels
+from meshwright.planner.block.storage import Stored, Storing
 from meshwright.planner.block_solver.methods import solve
 from meshwright.planner.block_solver.problem import Status
 from tests.build import Builder
