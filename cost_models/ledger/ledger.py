@@ -414,7 +414,7 @@ def _picks(statement: Compute) -> int:
     return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=32768)
 def _model_flops(statements: AllSame[Statement]) -> float:
     """The model's own operations in a list."""
     total = 0.0
