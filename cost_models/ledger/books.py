@@ -13,10 +13,10 @@ from meshwright.cost_models.ledger.ledger import Known, Ledger, ledger
 from meshwright.ir.program.program import BodyProgram
 from meshwright.ir.target.workload import Workload, sizeless
 
-MOST_KNOWN = 2048
+MOST_KNOWN = 16384
 """Body programs, stages and groups of ranks that are remembered, of each."""
 
-MOST_LISTS = 8192
+MOST_LISTS = 32768
 """Lists of statements and their phases that are; each takes a few kilobytes."""
 
 

@@ -28,7 +28,7 @@ def experts_chosen(statement: Compute) -> int:
     return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=32768)
 def model_flops_of(statements: AllSame[Statement]) -> float:
     """The model's own operations in a list."""
     total = 0.0

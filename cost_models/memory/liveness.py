@@ -110,7 +110,7 @@ def passes_of(body: BodyProgram, workload: Workload, repeated: bool, *, apart: b
     return _of_form(_Alike(body), sizeless(workload), repeated, apart)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def _of_form(key: _Alike, workload: Workload, repeated: bool, apart: bool) -> PassMemory:
     return pass_memory(key.body, workload, repeated, apart=apart)
 

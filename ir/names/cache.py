@@ -59,7 +59,7 @@ def planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned = NOTHIN
     return _planned(fold, body, degrees, pins if pins.of(body) else NOTHING_PINNED)
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=8192)
 def _planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned) -> BodyPlan:
     attends = CONTEXTUAL in kinds_of(fold)[body]
     concerning = degrees.of_compute() if attends else replace(degrees.of_compute(), context=CONTEXT[0])
@@ -68,13 +68,13 @@ def _planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned) -> Bod
     return _one_of_equals(with_storage(fold.of.body[body], found, compute, degrees.mesh(), again, pins.of(body)))
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=8192)
 def _one_of_equals(plan: BodyPlan) -> BodyPlan:
     """Of equal plans always the same: what degrees differ in may not concern a body, as selective recomputation does
     not an embedding."""
     return plan
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=8192)
 def _computed(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned) -> Computed:
     return computed(fold.of.body[body].graph, loops_of(fold)[body], degrees.mesh(), degrees, pins.of(body))

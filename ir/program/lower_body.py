@@ -133,7 +133,7 @@ def _check_refines(plan: str, param: Param, stored: Placement, compute: Placemen
         )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def _gathered(key: Same[Spread], finer: Finer) -> Spread:
     """The same passes, with parameters gathered before the first operator."""
     spread = key.of
@@ -164,7 +164,7 @@ class _Ran:
     kept: tuple[Kept, ...]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def _ran(key: Same[Spread], recompute: tuple[str, ...], regather: bool, lowering: Lowering) -> _Ran:
     return _Again(key.of, recompute, regather, lowering).ran()
 
@@ -275,7 +275,7 @@ class _Stored:
     publish: tuple[Statement, ...]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...], sums_first: bool, casts: bool) -> _Stored:
     return _Storing(key.of, plan, storage, sums_first, casts).stored()
 

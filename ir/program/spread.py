@@ -113,7 +113,7 @@ class Spread:
     """The parameters that are stored otherwise than operators want them: `forward` gathers them."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def spread_of(
     key: Same[Graph],
     strategies: tuple[tuple[str, Strategy], ...],

@@ -247,7 +247,7 @@ def _one_state(dims: tuple[Dim, ...], partial: tuple[Partial, ...], grad_partial
     return State(dims, partial, grad_partial)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def _place(rule: Rule, side: str, index: int) -> str:
     return f"{side} {index} of {rule}"
 

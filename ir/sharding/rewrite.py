@@ -35,7 +35,7 @@ class Facts:
         return _applied(self, strategy, mesh)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 17)
 def _applied(facts: Facts, strategy: Strategy, mesh: Mesh) -> Applied:
     return apply(facts.rule, facts.signature.operands, strategy, mesh)
 
@@ -45,7 +45,7 @@ def facts_of(graph: Graph) -> Mapping[str, Facts]:
     return _facts(Same(graph))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=4096)
 def _facts(key: Same[Graph]) -> Mapping[str, Facts]:
     graph = key.of
     return {op.name: _facts_of(op, graph) for op in graph.ops}

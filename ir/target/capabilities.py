@@ -305,7 +305,7 @@ def _use(names: tuple[str, ...]) -> str:
     return f"use {', '.join(names)}" if names else "leave it out"
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=8192)
 def _of_body(
     target: Same[Capabilities], plan: Same[BodyPlan], graph: Same[Graph], found: Same[Loops], mesh: Mesh | None
 ) -> tuple[NotExpressible, ...]:

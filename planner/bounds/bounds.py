@@ -118,6 +118,7 @@ class Bounds:
     def __init__(self, common: Common, base: Base) -> None:
         self.common, self.base = common, base
         self._seconds: dict[tuple[Calls, int, bool], Seconds] = {}
+        self._costs: dict[Calls, dict[str, Cost]] = {}
         self._rooms: dict[Calls, Room] = {}
         self._wires: dict[tuple[object, ...], Wires] = {}
         self.work_s = self._work_s()
@@ -222,13 +223,19 @@ class Bounds:
             self._seconds[key] = seconds(
                 self.common.step,
                 self.common.stack,
-                self.base.piece(calls),
+                self.costs(calls),
                 self.common.host_s,
                 gathers=wires.forward(calls) if wires else Cost(),
                 backward=wires.backward(calls) if wires else (Cost(), Cost()),
                 apart=apart,
             )
         return self._seconds[key]
+
+    def costs(self, calls: Calls) -> dict[str, Cost]:
+        """The phases of a stage of these calls, whatever is gathered and reduced for them."""
+        if calls not in self._costs:
+            self._costs[calls] = self.base.piece(calls)
+        return self._costs[calls]
 
     def least_s(self, config: Config) -> float:
         """Even less than `step_s`, and sooner known: the work of all stages in equal shares."""

@@ -59,7 +59,7 @@ def _runs(moment: Moment) -> tuple[bool, bool]:
     return moment.kind == "F", moment.kind == "B" or (moment.kind == "I" and moment.stage > 0)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16384)
 def flight(schedule: str, pp: int, vp: int, microbatches: int, group: int) -> Flight:
     """Of a group by its number."""
     return Flight.of(in_flight(schedule, pp, vp, microbatches, group), stage_groups(schedule, pp, vp)[group])

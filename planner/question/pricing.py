@@ -52,7 +52,7 @@ TARGETS: Mapping[str, Capabilities] = {ANY.target: ANY, **TORCH_TARGETS}
 LEAST_BATCH = 2
 """Sequences that a model is captured with at least: in a trace, a loop of extent 1 is not to be seen."""
 
-MOST_BODIES = 512
+MOST_BODIES = 8192
 """Body programs that are kept; configurations of one kind, which share them, come together."""
 
 

@@ -32,7 +32,7 @@ from meshwright.ir.errors import BodyUnplanned, LayersIndivisible, NotExpressibl
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.stages import Cuts, cuts_at, layer_calls
 from meshwright.ir.program.lower import stages_of
-from meshwright.ir.program.program import Program
+from meshwright.ir.program.program import Program, Run
 from meshwright.planner.refine.candidate import Candidate, Counts, climb
 from meshwright.planner.refine.placement.placement import Judge
 
@@ -129,7 +129,19 @@ class Cells:
         self.layers, self.stages = len(starts), len(decisions.stages)
         self.alone = len(decisions.groups) == self.stages
         """Groups hold one stage each, so that a stage's memory is its own."""
+        self.like = self._first_alike()
         self._found: dict[tuple[int, tuple[str, ...]], Cell | None] = {}
+
+    def _first_alike(self) -> list[int]:
+        """For every stage the first one that has the same cells: where memory is not its own, nor devices or meshes
+        differ, nor calls share parameters, one on which every body costs the same."""
+        several = len({stage.mesh for stage in self.decisions.stages}) > 1
+        if self.alone or several or self.fold.tied or self.prices.cluster.kinds:
+            return list(range(self.stages))
+        every = (Run(tuple(self.plain), 1, 0),)
+        program = replace(self.program, stages=tuple(replace(stage, runs=every) for stage in self.program.stages))
+        assert program.workload is not None
+        return Step(self.prices, program, program.workload).first
 
     def range_of(self, stage: int, first: int, last: int) -> tuple[int, int]:
         """The calls of a stage that runs layers first .. last: what stands between layers goes with the one before."""
@@ -139,18 +151,20 @@ class Cells:
     def get(self, stage: int, first: int, last: int) -> Cell | None:
         """A cell that was read; None if there is nothing to run, or no plan to run it by."""
         begin, end = self.range_of(stage, first, last)
-        return self._found.get((stage, self.bodies[begin:end]))
+        return self._found.get((self.like[stage], self.bodies[begin:end]))
 
     def read(self, wanted: Iterable[tuple[int, int, int]]) -> None:
         """Read cells, each a stage and a range of layers."""
-        queues: list[dict[tuple[str, ...], tuple[int, int]]] = [{} for _ in range(self.stages)]
+        queued: dict[tuple[int, tuple[str, ...]], tuple[int, int]] = {}
         for stage, first, last in wanted:
             begin, end = self.range_of(stage, first, last)
-            key = self.bodies[begin:end]
-            if key and (stage, key) not in self._found:
-                queues[stage].setdefault(key, (begin, end))
+            key = self.like[stage], self.bodies[begin:end]
+            if key[1] and key not in self._found:
+                queued.setdefault(key, (begin, end))
         usual = [(stage.first, stage.last) for stage in self.decisions.stages]
-        waiting = [list(queue.values()) for queue in queues]
+        waiting: list[list[tuple[int, int]]] = [[] for _ in usual]
+        for (like, _), ranges in queued.items():  # those that are alike take turns
+            min((waiting[stage] for stage, one in enumerate(self.like) if one == like), key=len).append(ranges)
         for turn in range(max(map(len, waiting))):
             cuts = tuple(ranges[turn] if turn < len(ranges) else usual[stage] for stage, ranges in enumerate(waiting))
             self._read(cuts, [stage for stage, ranges in enumerate(waiting) if turn < len(ranges)])
@@ -165,11 +179,11 @@ class Cells:
         program = replace(self.program, bodies=tuple(bodies.values()), stages=stages, ties=())
         assert program.workload is not None
         step = Step(self.prices, program, program.workload)
-        held = step.held()
+        held = step.held() if self.alone else ()
         for stage in wanted:
             begin, end = cuts[stage]
             seconds = sum(part[stage].seconds for part in (step.forwards, step.inputs, step.weights))
-            self._found[stage, self.bodies[begin:end]] = Cell(seconds, held[stage].fits or not self.alone)
+            self._found[self.like[stage], self.bodies[begin:end]] = Cell(seconds, not held or held[stage].fits)
 
     def _one_by_one(self, cuts: Cuts, stages: Sequence[int]) -> None:
         """Some stage has no plan for what it would run: it has no such cell."""
@@ -177,7 +191,7 @@ class Cells:
         for stage in stages:
             begin, end = cuts[stage]
             if len(stages) == 1:
-                self._found[stage, self.bodies[begin:end]] = None
+                self._found[self.like[stage], self.bodies[begin:end]] = None
             else:
                 self._read((*usual[:stage], (begin, end), *usual[stage + 1 :]), [stage])
 

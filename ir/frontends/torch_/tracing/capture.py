@@ -11,8 +11,9 @@ to assume; and if even that does not fold, the fold is one body. Both are said i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from meshwright.ir.analysis.account import parameters
@@ -24,7 +25,7 @@ from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.segment import fold_trace, names_of
 from meshwright.ir.frontends.torch_.operators.values import Traced
 from meshwright.ir.frontends.torch_.sources.labels import labelled
-from meshwright.ir.frontends.torch_.tracing.export import Identity, fails_alike, failure, trace
+from meshwright.ir.frontends.torch_.tracing.export import Identity, alike, failure, trace
 from meshwright.ir.frontends.torch_.tracing.places import called_alike
 from meshwright.ir.frontends.torch_.tracing.reduce import LONG_WALK, Stack, find_stacks, reduced
 from meshwright.ir.graph.constants import Constant, batched, resized
@@ -75,7 +76,7 @@ def _most_positions(source: Source, batch: int, seq: int, seed: int, refused: Fo
         return 0
 
     def runs(tokens: int) -> bool:
-        if fails_alike(source, example_batch(source, batch, tokens), refused):
+        if alike(failure(source, example_batch(source, batch, tokens)), refused):
             return False
         try:
             _captured(source, batch, tokens, seed)
@@ -121,6 +122,11 @@ def _folded(
     whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
     refused: list[str] = []
     by_place = False
+
+    @cache
+    def of_whole() -> MeshwrightError | None:
+        return failure(source, example)
+
     for stacks in dict.fromkeys((found, longer, whole, ())):
         shortened = any(stack.shortened for stack in stacks)
         if by_place and shortened:
@@ -134,7 +140,7 @@ def _folded(
                 refused.append(f"folding failed, {then}: {reason}")
             continue
         except MeshwrightError as reason:
-            if stacks in (whole, ()) or not _for_lack_of_blocks(source, example, stacks, reason):
+            if stacks in (whole, ()) or not _for_lack_of_blocks(source, example, stacks, reason, of_whole):
                 raise
             if stacks == longer:
                 refused.append("the model cannot run with fewer blocks; tracing at full depth")
@@ -146,14 +152,20 @@ def _folded(
     raise AssertionError("a graph without stacks is one body")
 
 
-def _for_lack_of_blocks(source: Source, example: Any, stacks: Sequence[Stack], refused: MeshwrightError) -> bool:
+def _for_lack_of_blocks(
+    source: Source,
+    example: Any,
+    stacks: Sequence[Stack],
+    refused: MeshwrightError,
+    of_whole: Callable[[], MeshwrightError | None],
+) -> bool:
     """Whether a trace of a shortened model may be refused because it is shorter: not if that model runs, so that the
-    trace is to blame, nor if the whole one does not."""
+    trace is to blame, nor if the whole one does not, whose failure is told by `of_whole`."""
     if isinstance(refused, ForwardRaised):
         with reduced(source.module, stacks):
             if failure(source, example) is None:
                 return False
-    return not fails_alike(source, example, refused)
+    return not alike(of_whole(), refused)
 
 
 def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, Constant]:

@@ -162,10 +162,9 @@ def trace(
         source.module.train(was_training)
 
 
-def fails_alike(source: Source, batch: Any, refused: MeshwrightError) -> bool:
-    """Whether the whole model, merely run without values, is refused for the same reason at the same line: then no
-    other trace of it will do, and this has cost a fraction of one."""
-    found = failure(source, batch)
+def alike(found: MeshwrightError | None, refused: MeshwrightError) -> bool:
+    """Whether a model, merely run without values (`failure`), is refused for the same reason at the same line as a
+    trace was: then no other trace of it will do, and this has cost a fraction of one."""
     return found is not None and (type(found), found.place, found.cause) == (
         type(refused),
         refused.place,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from functools import lru_cache
 
 from meshwright.backends.torch_.emit.write.frame.lines import wrapped
 
@@ -64,9 +65,10 @@ FROM = {
 """What a script may use, by the module that has it."""
 
 
-def names_in(text: str) -> set[str]:
+@lru_cache(maxsize=4096)
+def names_in(text: str) -> frozenset[str]:
     """The names that a text uses."""
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
 
 
 def imports(text: str, beside: Mapping[str, str]) -> Iterator[str]:
@@ -83,7 +85,8 @@ def imports(text: str, beside: Mapping[str, str]) -> Iterator[str]:
         yield from wrapped(f"from {module} import (", needed, ")")
 
 
-def _defined(text: str) -> set[str]:
+@lru_cache(maxsize=64)
+def _defined(text: str) -> frozenset[str]:
     """What a file has for others."""
     found: set[str] = set()
     for node in ast.parse(text).body:
@@ -92,10 +95,10 @@ def _defined(text: str) -> set[str]:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return found
+    return frozenset(found)
 
 
-def _named(used: set[str], *, of_torch: bool) -> Iterator[str]:
+def _named(used: Set[str], *, of_torch: bool) -> Iterator[str]:
     for module, names in FROM.items():
         needed = [name for name in names if name in used]
         if needed and module.startswith("torch") == of_torch:
