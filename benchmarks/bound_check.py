@@ -6,9 +6,9 @@
 A search proves its answer by bounds (`planner.bounds`): none may exceed what the evaluator says. For
 each configuration of a sample that no search has touched, these must hold, weakest first:
 
-    least <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
-    floor <= price                      of what fits: floors are about nothing else
-    floor's work, kept <= the base's    one micro-batch, before shapes: what floors are put together from
+    least <= pipeline <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
+    floor <= price                                  of what fits: floors are about nothing else
+    floor's work, kept <= the base's                one micro-batch, before shapes: what floors are put together from
 
 `--published` holds the configurations of the table of runs against them, as people ran these, with uneven stages and
 whatever else no search draws; what bounds are not about (values on the host, some layers of a stage computed again) is
@@ -23,8 +23,8 @@ import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice, pairwise
 from random import Random
 from statistics import quantiles
 
@@ -69,7 +69,7 @@ SMALL = tuple(
 )
 """Few blocks on few devices, with room and without."""
 
-BOUNDS = ("floor", "least", "step", "run")
+BOUNDS = ("floor", "least", "pipeline", "step", "run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +91,8 @@ class Checked:
         """What should not be."""
         known = {name: bound for name, bound in self.bounds_s.items() if name != "floor" or self.over_bytes <= 0}
         found = [f"{name} {bound} > {self.price_s} s" for name, bound in known.items() if bound > self.price_s]
-        steps = self.bounds_s["least"], self.bounds_s["step"], self.bounds_s["run"]
-        if not steps[0] <= steps[1] * (1 + ROUNDING) <= steps[2] * (1 + ROUNDING) ** 2:
+        steps = [self.bounds_s[name] for name in BOUNDS[1:]]
+        if any(one > other * (1 + ROUNDING) for one, other in pairwise(steps)):
             found.append(f"bounds do not grow: {steps}")
         found += [f"floor of {name} is {share} of it" for name, share in self.shares.items() if share > 1]
         if self.lacks_bytes > self.over_bytes:
@@ -171,6 +171,7 @@ class Checker:
             bounds_s={
                 "floor": self.floor_s(config),
                 "least": bounds.least_s(config),
+                "pipeline": bounds.step_s(replace(config, zero=0, shard=0)),
                 "step": bounds.step_s(config, wires),
                 "run": bounds.run_s(config, wires),
             },

@@ -61,7 +61,7 @@ def names_of(stacks: Sequence[Stack]) -> Names:
         for pattern, stack in patterns:
             found = pattern.match(reduced)
             if found:
-                return stack.block(stack.walk[int(found[1])]) + reduced[found.end() :]
+                return stack.block(stack.walk[stack.position(found[1])]) + reduced[found.end() :]
         return reduced
 
     def room(full: str) -> str:

@@ -293,9 +293,10 @@ class Bounds:
 
     def _ending_s(self, config: Config, own: Sequence[tuple[Calls, Seconds]], wires: Wires | None) -> float:
         """The optimizer, reductions beyond what runs behind the last backward pass, and gathers of what was updated."""
-        ending = sum(one.update for _, one in own) / (max(copies(config)) if config.sharding.optimizer else 1)
-        if wires is None:
-            return ending
+        updates = sum(one.update for _, one in own)
+        if wires is None:  # copies may share it out
+            return updates / max(copies(config))
+        ending = updates / (max(copies(config)) if config.sharding.optimizer else 1)
         hides = self.common.stack.hides
         reduced, published = (sum(wires.once(calls)[at] for calls, _ in own) for at in (0, 1))
         if "gradients" in hides:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -190,12 +191,21 @@ def test_which_containers_are_lists() -> None:
             "sequence": nn.Sequential(*pair()),
             "numbered": nn.ModuleDict(dict(zip("01", pair(), strict=True))),
             "from one": nn.ModuleDict(dict(zip("12", pair(), strict=True))),
+            "with a stem": nn.Sequential(OrderedDict(zip(("layer_9", "layer_10"), pair(), strict=True))),
+            "with zeros": nn.Sequential(OrderedDict(zip(("layer_01", "layer_02"), pair(), strict=True))),
+            "with stems": nn.Sequential(OrderedDict(zip(("a1", "b2"), pair(), strict=True))),
             "named": nn.ModuleDict({"a": nn.ModuleList(pair()), "b": Block()}),
             "single": nn.ModuleList([Block()]),
             "empty": nn.ModuleList(),
         }
     )
-    wanted = [Stack(path, (0, 0), (0, 1)) for path in ("sequence", "numbered", "named.a")]
+    wanted = [
+        Stack("sequence", (0, 0), (0, 1)),
+        Stack("numbered", (0, 0), (0, 1)),
+        Stack("from one", (0, 0), (0, 1), first=1),
+        Stack("with a stem", (0, 0), (0, 1), stem="layer_", first=9),
+        Stack("named.a", (0, 0), (0, 1)),
+    ]
     assert list(find_stacks(model)) == wanted
 
 

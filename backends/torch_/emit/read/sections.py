@@ -22,7 +22,7 @@ Cut = tuple[int, Sizes, str]
 Fused = Mapping[str, Cut]
 """Of one body the parameters that yield values side by side, and how they are cut."""
 What = TypeVar("What")
-NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+NUMBER = re.compile(r"(?<!\d)\d+(?![^.])")
 """A part of a name that is a number."""
 COUNTED = re.compile(r"(?<=\\\.)\d+(?=\\\.)")
 """The same of a regular expression of names."""

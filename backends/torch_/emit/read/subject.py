@@ -192,6 +192,10 @@ class Subject:
             )
 
 
+NUMBERED = re.compile(r"((?:.*\D)?)(0|[1-9][0-9]*)", re.ASCII | re.DOTALL)
+"""A name that ends in a number as Python writes it: layers.3, layer3; 007 is none."""
+
+
 def told_apart(names: Sequence[str]) -> tuple[str, ...]:
     """Names of which each is there once: those that are there several times get their place, or the next number that
     makes no other name."""
@@ -223,8 +227,9 @@ def check_software(workload: Workload, target: str, style: str) -> None:
 def _in_order(several: Sequence[Segment]) -> tuple[str, ...]:
     """The paths of instances, by their numbers where several bodies take turns."""
     paths = [path for one in several for path in one.paths]
-    numbered = len(several) > 1 and all(_counts(path.rpartition(".")[2]) for path in paths)
-    return tuple(sorted(paths, key=lambda path: int(path.rpartition(".")[2])) if numbered else paths)
+    found = [(path, NUMBERED.fullmatch(path)) for path in paths]
+    numbers = {path: int(number[2]) for path, number in found if number}
+    return tuple(sorted(paths, key=numbers.__getitem__) if len(several) > 1 and len(numbers) == len(paths) else paths)
 
 
 @dataclass(frozen=True)
@@ -338,18 +343,14 @@ class Instances:
 
 def _number(path: str, before: str, after: str) -> int:
     """What stands between; -1 where that is no number."""
-    inside = path[len(before) : len(path) - len(after)]
-    return int(inside) if path == f"{before}{inside}{after}" and _counts(inside) else -1
-
-
-def _counts(text: str) -> bool:
-    """Whether a name is a number as Python writes it: 007 is none, nor are the digits of other scripts."""
-    return text.isdecimal() and str(int(text)) == text
+    found = NUMBERED.fullmatch(path.removesuffix(after))
+    return int(found[2]) if found and path == f"{before}{found[2]}{after}" else -1
 
 
 def _cuts(path: str) -> Iterator[tuple[str, int, str]]:
     """Every way to see a path as a number between texts."""
     parts = path.split(".")
     for index, part in enumerate(parts):
-        if _counts(part):
-            yield "".join(f"{p}." for p in parts[:index]), int(part), "".join(f".{p}" for p in parts[index + 1 :])
+        if found := NUMBERED.fullmatch(part):
+            before = "".join(f"{p}." for p in parts[:index]) + found[1]
+            yield before, int(found[2]), "".join(f".{p}" for p in parts[index + 1 :])

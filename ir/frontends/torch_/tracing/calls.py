@@ -125,7 +125,7 @@ def _alike(path: str, stacks: Sequence[Stack]) -> Iterator[str]:
         yield path
         return
     block, dot, inside = path.removeprefix(stack.prefix).partition(".")
-    kind = stack.classes[int(block)]
+    kind = stack.classes[stack.position(block)]
     yield from (f"{stack.block(at)}{dot}{inside}" for at, one in enumerate(stack.classes) if one == kind)
 
 

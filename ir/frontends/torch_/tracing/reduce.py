@@ -44,11 +44,14 @@ _MODULE_STATE = frozenset(nn.Module().__dict__)
 @dataclass(frozen=True, slots=True)
 class Stack:
     """A module list: its path, the class number of each block, and the positions to walk (all of them: it is not
-    reduced). The model itself may be one."""
+    reduced). The model itself may be one. Blocks are called by numbers behind a `stem`, from the `first` one on: 0, 1,
+    2 or layer1, layer2."""
 
     path: str
     classes: tuple[int, ...]
     walk: tuple[int, ...]
+    stem: str = ""
+    first: int = 0
 
     @property
     def depth(self) -> int:
@@ -61,10 +64,18 @@ class Stack:
     @property
     def prefix(self) -> str:
         """What the paths of its blocks begin with."""
-        return f"{self.path}." if self.path else ""
+        return f"{self.path}.{self.stem}" if self.path else self.stem
+
+    def name(self, position: int) -> str:
+        """What its container calls the block."""
+        return f"{self.stem}{self.first + position}"
 
     def block(self, position: int) -> str:
-        return f"{self.prefix}{position}"
+        return f"{self.path}.{self.name(position)}" if self.path else self.name(position)
+
+    def position(self, number: str) -> int:
+        """Of the block with this number."""
+        return int(number) - self.first
 
     def holds(self, path: str) -> bool:
         """Whether this is one of its blocks, or lies in one."""
@@ -77,10 +88,12 @@ def find_stacks(model: nn.Module, seed: int = 0, *, most: int = SHORT_WALK) -> t
     found: list[Stack] = []
 
     def search(module: nn.Module, path: str) -> None:
-        keys = _keys(module) if _is_list(module) else ()
+        numbered = _numbering(module)
+        keys = _keys(module) if numbered else ()
         classes = _numbered(keys)
         if len(set(classes)) < len(classes) or len({_but_for_numbers(key) for key in keys}) < len(keys):
-            found.append(Stack(path, classes, short_walk(classes, seed=f"{path} {seed}", most=most)))
+            walk = short_walk(classes, seed=f"{path} {seed}", most=most)
+            found.append(Stack(path, classes, walk, *(numbered or ())))
         else:
             for name, child in module.named_children():
                 search(child, f"{path}.{name}" if path else name)
@@ -89,12 +102,17 @@ def find_stacks(model: nn.Module, seed: int = 0, *, most: int = SHORT_WALK) -> t
     return tuple(found)
 
 
-def _is_list(module: nn.Module) -> bool:
-    """Containers whose blocks run one after another, under the names 0, 1, 2, …"""
+def _numbering(module: nn.Module) -> tuple[str, int] | None:
+    """Of containers whose blocks run one after another, under the names 0, 1, 2 or layer1, layer2: what stands before
+    the numbers, and the first of them."""
     names = [name for name, _ in module.named_children()]
-    return isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict) and names == [
-        str(i) for i in range(len(names))
-    ]
+    if not isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict) or not names:
+        return None
+    stem = names[0].rstrip("0123456789")
+    number = names[0].removeprefix(stem)
+    if not number or names != [f"{stem}{int(number) + at}" for at in range(len(names))]:
+        return None
+    return stem, int(number)
 
 
 # Like blocks ---------------------------------------------------------------------------------------------------------
@@ -302,7 +320,7 @@ def _shorten(model: nn.Module, stack: Stack, undo: list[Callable[[], None]]) -> 
     before = container._modules
     blocks = list(before.values())
     undo.append(lambda: setattr(container, "_modules", before))
-    container._modules = OrderedDict((str(i), blocks[p]) for i, p in enumerate(stack.walk))
+    container._modules = OrderedDict((stack.name(i), blocks[p]) for i, p in enumerate(stack.walk))
     for holder in (owner, getattr(owner, "config", None)):
         if hasattr(holder, "__dict__"):
             _shorten_settings(vars(holder), stack, undo)
