@@ -86,6 +86,13 @@ def test_contributing_names_tests_that_exist() -> None:
     assert [name for file, name in named if f"def {name}(" not in (REPO / file).read_text()] == []
 
 
+def test_contributing_names_files_that_exist() -> None:
+    rooms = "|".join((*ROOMS, "tests", "docs", "benchmarks", "src"))
+    named = re.findall(rf"`((?:{rooms})/[\w./-]+)", (REPO / "CONTRIBUTING.md").read_text())
+    assert len(named) > 30
+    assert [path for path in named if not (REPO / path).exists()] == []
+
+
 @pytest.mark.parametrize(
     "page", sorted(p.relative_to(REPO) for p in [*REPO.glob("*.md"), *REPO.glob("docs/*.md")]), ids=str
 )
