@@ -49,6 +49,8 @@ class Stack:
     path: str
     classes: tuple[int, ...]
     walk: tuple[int, ...]
+    joint: str = "."
+    """What stands between its path and the numbers of its blocks."""
 
     @property
     def depth(self) -> int:
@@ -61,7 +63,7 @@ class Stack:
     @property
     def prefix(self) -> str:
         """What the paths of its blocks begin with."""
-        return f"{self.path}." if self.path else ""
+        return f"{self.path}{self.joint}" if self.path else ""
 
     def block(self, position: int) -> str:
         return f"{self.prefix}{position}"
