@@ -19,6 +19,7 @@ from meshwright.ir.frontends.jax_.rooms import placed
 from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
 from meshwright.ir.frontends.jax_.translate import Lowering, Translator
 from meshwright.ir.frontends.recognise.recognised import recognised
+from meshwright.ir.frontends.recognise.sharing import shared
 from meshwright.ir.frontends.sections import joined
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
 from meshwright.ir.frontends.torch_.constants.constants import Term
@@ -81,11 +82,12 @@ def translated(
     for path, given in zip(step.buffers, changed, strict=True):
         value = t.read(given)
         if t.params.get(value) is None or t.params[value].path != path:
-            updates.append(Update(path, value, "mean"))
+            kept = next(one.value for one in t.params.values() if one.path == path)
+            updates.append(Update(path, t.value(t.cast(value, t.types[kept].dtype)), "mean"))
     graph = _finished(t, t.read(loss), updates)
     constants: dict[str, Term] = {value: term for value, term in t.constants.items() if value in graph.types}
     if not raw:
-        graph = recognised(graph, constants)
+        graph = recognised(shared(graph), constants)
         constants = {value: term for value, term in constants.items() if value in graph.types}
     notes = tuple(dict.fromkeys((*flat.notes, *t.notes)))
     return Traced(graph, constants, notes, t.made(constants)), Coverage(len(flat.equations), t.opaque_count)

@@ -14,6 +14,8 @@ from meshwright.ir.graph.graph import Attr, Type
 
 SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 """Comparisons with their operands the other way round."""
+NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1}
+"""Numbers on the right that change nothing."""
 COMMUTES = frozenset(("add", "mul", "maximum", "minimum", "eq", "ne"))
 
 
@@ -31,6 +33,8 @@ def pair(t: Translator, kind: str, left: Given, right: Given, type_: Type, **att
     if number(left) is not None and number(right) is None and (kind in COMMUTES or kind in SWAPPED):
         left, right, kind = right, left, SWAPPED.get(kind, kind)
     if (value := number(right)) is not None:
+        if NEUTRAL.get(kind) == value and not isinstance(left, Term) and t.shape(left) == type_.shape:
+            return left
         return t.elementwise(kind, [left], type_, {**attrs, "scalar": value})
     if (value := number(left)) is not None:
         return t.elementwise(kind, [right], type_, {**attrs, "scalar": value, "reverse": True})
@@ -143,7 +147,7 @@ def chosen(t: Translator, equation: Equation, given: list[Any]) -> Given:
     operands = [which]
     if (value := number(other)) is not None:
         attrs["scalar"] = value
-        if number(one) is not None:
+        if number(one) is not None and type_.dtype == "f32":
             attrs = {"scalar": number(one), "other": value}
         else:
             operands.append(one)

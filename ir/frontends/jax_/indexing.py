@@ -16,35 +16,55 @@ from meshwright.ir.graph.graph import Attr, Type
 def gathered(t: Translator, equation: Equation, given: list[Any]) -> Given:
     """Rows of one dimension, elements along one dimension, or one place that is a number."""
     x, index = given
-    numbers = equation.params["dimension_numbers"]
+    numbers, type_ = equation.params["dimension_numbers"], equation.types[0]
     sizes, shape = tuple(map(int, equation.params["slice_sizes"])), t.shape(x)
-    mapped = tuple(map(int, numbers.start_index_map))
-    if len(mapped) != 1:
+    mapped = [int(dim) for dim in numbers.start_index_map]
+    free = [at for at, dim in enumerate(mapped) if sizes[dim] != shape[dim]] or [0]  # a whole dimension has one place
+    if len(free) != 1:
         return opaque(t, equation, given)  # type: ignore[no-any-return]
-    (dim,) = mapped
+    dim = mapped[free[0]]
+    index = column(t, index, free[0])
     batched = tuple(map(int, numbers.operand_batching_dims))
     collapsed = tuple(map(int, numbers.collapsed_slice_dims))
-    index = t.seen(index, t.shape(index)[:-1])
-    others = [extent for at, extent in enumerate(shape) if at != dim]
+    offsets = tuple(map(int, numbers.offset_dims))
     whole = all(size == extent for at, (size, extent) in enumerate(zip(sizes, shape, strict=True)) if at != dim)
-    if not batched and whole and collapsed == (dim,) and sizes[dim] == 1:
-        return rows(t, equation, x, index, dim)
+    if not batched and whole and collapsed in ((dim,), ()) and sizes[dim] == 1:
+        windows = [at for at in range(len(shape)) if at not in collapsed]
+        at = offsets[windows.index(dim)] if dim in windows else None
+        if at is None:
+            return rows(t, type_, x, index, dim, offsets)
+        narrow = Type((*type_.shape[:at], *type_.shape[at + 1 :]), type_.dtype)
+        others = tuple(one - (one > at) for one in offsets if one != at)
+        return t.seen(rows(t, narrow, x, index, dim, others), type_.shape)
     if not batched and whole and number(index) is not None:
         start = min(max(int(number(index) or 0), 0), shape[dim] - sizes[dim])
         starts, ends = [0] * len(shape), list(shape)
         starts[dim], ends[dim] = start, start + sizes[dim]
-        return t.seen(cut(t, x, starts, ends, [1] * len(shape)), equation.types[0].shape)
-    elements = set(sizes) == {1} and sorted((*batched, *collapsed)) == list(range(len(shape))) and len(others)
-    if elements and collapsed == (dim,) and not numbers.offset_dims:
+        return t.seen(cut(t, x, starts, ends, [1] * len(shape)), type_.shape)
+    elements = set(sizes) == {1} and sorted((*batched, *collapsed)) == list(range(len(shape))) and len(shape) > 1
+    if elements and collapsed == (dim,) and not offsets:
         return along(t, equation, x, index, dim)
     return opaque(t, equation, given)  # type: ignore[no-any-return]
 
 
-def rows(t: Translator, equation: Equation, x: Given, index: Given, dim: int) -> Given:
+def column(t: Translator, index: Given, at: int) -> Given:
+    """One coordinate of places that are given by several, in the last dimension."""
+    shape = t.shape(index)
+    if shape[-1] > 1:
+        before = t.producer.get(index) if isinstance(index, str) else None
+        parts = before.operands if before is not None and before.kind == "cat" else ()
+        if len(parts) == shape[-1] and before is not None and before.attr("dim") == len(shape) - 1:
+            index = parts[at]
+        else:
+            starts, ends = [0] * len(shape), list(shape)
+            starts[-1], ends[-1] = at, at + 1
+            index = cut(t, index, starts, ends, [1] * len(shape))
+    return t.seen(index, shape[:-1])
+
+
+def rows(t: Translator, type_: Type, x: Given, index: Given, dim: int, offsets: tuple[int, ...]) -> Given:
     """Rows of dimension `dim`: look-ups of a table, if that is its first of two."""
     shape, ids = t.shape(x), t.shape(index)
-    type_ = equation.types[0]
-    offsets = tuple(map(int, equation.params["dimension_numbers"].offset_dims))
     if (value := number(index)) is not None and prod(ids) == 1:
         starts, ends = [0] * len(shape), list(shape)
         starts[dim] = int(value)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from meshwright.ir.frontends.jax_.flat import Flat
 from meshwright.ir.frontends.torch_.tracing.reduce import Stack
@@ -129,6 +130,16 @@ def _anchors(flat: Flat, stacks: Mapping[str, Stack], live: Set[int]) -> list[st
             found.append(None)
             continue
         found.append(next((room for room in rooms if room), next(iter(rooms), None)))
+    return _lent(found)
+
+
+def _lent(anchors: Sequence[str | None]) -> list[str | None]:
+    """With what is read of the whole model amid a block, a shared bias, counted as the block's."""
+    found = list(anchors)
+    inside = [at for at, room in enumerate(found) if room]
+    for before, after in pairwise(inside):
+        if found[before] == found[after]:
+            found[before + 1 : after] = [None if room == "" else room for room in found[before + 1 : after]]
     return found
 
 

@@ -24,9 +24,25 @@ def broadcasted(t: Translator, equation: Equation, given: list[Any]) -> Given:
 
 
 def reshaped(t: Translator, equation: Equation, given: list[Any]) -> Given:
-    if equation.params.get("dimensions") is not None:
-        return opaque(t, equation, given)  # type: ignore[no-any-return]
-    return t.seen(given[0], equation.types[0].shape)
+    """The same elements; `dimensions` of a reshape would reorder them first."""
+    x = given[0]
+    if equation.name == "reshape" and equation.params.get("dimensions") is not None:
+        x = t.permuted(x, equation.params["dimensions"])
+    return t.seen(x, equation.types[0].shape)
+
+
+def tiled(t: Translator, equation: Equation, given: list[Any]) -> Given:
+    """Every dimension repeated as a whole: preceded by one of as many copies, and merged with it."""
+    value, reps = t.read(given[0]), tuple(map(int, equation.params["reps"]))
+    shape = (*(1 for _ in range(len(reps) - len(t.types[value].shape))), *t.types[value].shape)
+    pairs = list(zip(reps, shape, strict=True))
+    if all(count == 1 or extent == 1 for count, extent in pairs):
+        seen = t.view(value, shape)
+        return seen if equation.types[0].shape == shape else Wide(seen, equation.types[0].shape)
+    narrow = tuple(size for count, extent in pairs for size in ((1, extent) if count > 1 else (extent,)))
+    wide = tuple(size for count, extent in pairs for size in ((count, extent) if count > 1 else (extent,)))
+    spread = Wide(t.view(value, narrow), wide)
+    return t.view(t.read(spread), equation.types[0].shape)
 
 
 def transposed(t: Translator, equation: Equation, given: list[Any]) -> Given:
@@ -103,12 +119,30 @@ def reversed_(t: Translator, equation: Equation, given: list[Any]) -> Given:
     return t.emit("flip", [t.read(given[0])], equation.types, {"dims": dims})
 
 
+def spaced(t: Translator, given: Given, dim: int, holes: int, value: float) -> Given:
+    """Elements along a dimension with holes between them."""
+    x = t.read(given)
+    shape, dtype = t.types[x].shape, t.types[x].dtype
+    rank, extent = len(shape), shape[dim]
+    apart = t.view(x, (*shape[: dim + 1], 1, *shape[dim + 1 :]))
+    wide = (*shape[: dim + 1], 1 + holes, *shape[dim + 1 :])
+    amounts = [0] * (2 * (rank + 1))
+    amounts[2 * (rank - dim - 1) + 1] = holes
+    filled = t.emit("pad", [apart], (Type(wide, dtype),), {"pad": tuple(amounts), "value": value})
+    joined = t.view(filled, (*shape[:dim], extent * (1 + holes), *shape[dim + 1 :]))
+    ends = [*t.types[joined].shape]
+    ends[dim] = max(extent * (1 + holes) - holes, 0)
+    return cut(t, joined, [0] * rank, ends, [1] * rank)
+
+
 def padded(t: Translator, equation: Equation, given: list[Any]) -> Given:
-    """Extents grown by a number; negative amounts cut. Holes between elements have no kind here."""
+    """Extents grown by a number, also between elements; negative amounts cut."""
     x, filling = given
     config = [tuple(map(int, one)) for one in equation.params["padding_config"]]
-    if number(filling) is None or any(inner for _, _, inner in config):
+    if number(filling) is None:
         return opaque(t, equation, given)  # type: ignore[no-any-return]
+    for dim, (_, _, inner) in enumerate(config):
+        x = spaced(t, x, dim, inner, float(number(filling) or 0.0)) if inner else x
     shape = t.shape(x)
     starts = [max(-low, 0) for low, _, _ in config]
     ends = [extent - max(-high, 0) for extent, (_, high, _) in zip(shape, config, strict=True)]
@@ -129,6 +163,7 @@ TABLE: dict[str, Lowering] = {
     "slice": sliced,
     "dynamic_slice": dynamically,
     "dynamic_update_slice": updated,
+    "tile": tiled,
     "split": split,
     "concatenate": concatenated,
     "rev": reversed_,

@@ -4,6 +4,8 @@
 |---|---|
 | `recognised` | all of it, in one sweep |
 | `rewriting` | how a pattern is looked up and replaced; reductions that keep dimensions, means, casts there and back |
+| `sharing` | what is computed twice alike, computed once |
+| `strides` | which views copy, after operators were replaced |
 | `activations` | softmax, log-softmax, log-sum-exp, SiLU, GELU, biases of linear layers |
 | `norms` | RMS norm and layer norm, with weight and bias |
 | `losses` | cross entropy of classes, also averaged over those that count |

@@ -114,7 +114,7 @@ def _scores(s: Sweep, value: str) -> Scores | None:
                 return None
             hidden.append(lined_up(op.operands[0]))
             following = op.operands[1]
-        elif op.kind in ("mul", "div") and number is not None and not reverse and not added:
+        elif op.kind in ("mul", "div") and number is not None and not reverse:
             scale *= number if op.kind == "mul" else 1 / number
         elif op.kind == "add" and len(op.operands) == 2 and scale == 1.0:
             whole = [one for one in op.operands if s.shape(one) == s.shape(value) and _is_product(s, one)]
@@ -211,11 +211,14 @@ Bias = tuple[MaskLaw, str | None]
 
 def _mask(s: Sweep, found: Scores, roles: Roles, inner_of: dict[int, str], law_of: LawOf) -> Bias | None:
     """The law, and what is added to the scores, as [b, h, queries, keys]; None if that cannot be said."""
-    law, added = MaskLaw("full"), list(found.added)
-    for mask in found.hidden:
+    law, added = MaskLaw("full"), list[str]()
+    for mask in (*found.hidden, *found.added):
         known = law_of(mask)
         if known is not None and (law.kind == "full" or known == law):
             law = known
+            continue
+        if mask in found.added:
+            added.append(mask)
             continue
         added.append(s.emit("where", [mask], Type(s.shape(mask), "f32"), {"scalar": 0.0, "other": float("-inf")}))
     if not added:

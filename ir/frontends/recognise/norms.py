@@ -9,12 +9,12 @@ variance may be mean((x - mean)²) or mean(x²) - mean(x)², and a division by a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from meshwright.ir.frontends.recognise.activations import _written_product
 from meshwright.ir.frontends.recognise.rewriting import Sweep, dims_of
-from meshwright.ir.graph.graph import Op, Type
+from meshwright.ir.graph.graph import ITEMSIZE, Op, Type
 
 NORMS = ("rms_norm", "layer_norm")
 
@@ -62,7 +62,7 @@ def _spread_of(s: Sweep, value: str) -> Spread | None:
     eps = None if shifted is None else shifted.attr("scalar")
     if shifted is None or not isinstance(eps, (int, float)):
         return None
-    return Spread(s.through(shifted.operands[0], "cast", "relu"), float(eps))
+    return Spread(s.through(shifted.operands[0], "cast", "relu", "view"), float(eps))
 
 
 def _written(s: Sweep, op: Op, centre: str, spread: Spread, weights: Sequence[str]) -> str | None:
@@ -119,7 +119,8 @@ def _made(
     s: Sweep, op: Op, kind: str, x: str, dims: tuple[int, ...], spread: Spread, weights: Sequence[str]
 ) -> str | None:
     """The norm, in the dtype in which x is read; its result in that of the product."""
-    x = s.through(x, "cast") if s.types[s.through(x, "cast")].floating else x
+    inner = s.through(x, "cast")
+    x = inner if _as_wide(s, inner, (s.through(one, "cast") for one in weights)) else x
     shape = s.shape(x)
     if dims != tuple(range(len(shape) - len(dims), len(shape))) or s.types[op.name].shape != shape:
         return None
@@ -130,6 +131,12 @@ def _made(
     seen = [s.view(one, trailing) for one in scales]
     made = s.emit(kind, [x, *seen], Type(shape, s.types[x].dtype), {"eps": spread.eps, "normalized_shape": trailing})
     return s.cast(made, s.types[op.name].dtype)
+
+
+def _as_wide(s: Sweep, x: str, scales: Iterable[str]) -> bool:
+    """Whether a floating value is at least as wide as all that scales it."""
+    own = s.types[x]
+    return own.floating and all(ITEMSIZE[s.types[one].dtype] <= ITEMSIZE[own.dtype] for one in scales)
 
 
 def _trailing(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -149,7 +156,11 @@ def _scaled(s: Sweep, op: Op, found: Sequence[str]) -> str | None:
             continue
         trailing = before.attr("normalized_shape")
         scale = s.through(weight, "cast")
-        if _trailing(s.shape(scale)) == trailing and isinstance(trailing, tuple):
+        if (
+            _as_wide(s, before.operands[0], [scale])
+            and _trailing(s.shape(scale)) == trailing
+            and isinstance(trailing, tuple)
+        ):
             operands = [before.operands[0], s.view(scale, before.integers("normalized_shape"))]
             made = s.emit(before.kind, operands, s.types[before.name], dict(before.attrs))
             return s.cast(made, s.types[op.name].dtype)
@@ -163,7 +174,7 @@ def _shifted(s: Sweep, op: Op) -> str | None:
         if before is None or len(before.operands) != 2:
             continue
         shift = s.through(added, "cast")
-        if _trailing(s.shape(shift)) == before.attr("normalized_shape"):
+        if _as_wide(s, before.operands[0], [shift]) and _trailing(s.shape(shift)) == before.attr("normalized_shape"):
             operands = [*before.operands, s.view(shift, before.integers("normalized_shape"))]
             made = s.emit("layer_norm", operands, s.types[before.name], dict(before.attrs))
             return s.cast(made, s.types[op.name].dtype)

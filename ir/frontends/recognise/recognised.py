@@ -1,4 +1,4 @@
-"""The sweep over all patterns."""
+"""The sweeps over all patterns."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from meshwright.ir.frontends.recognise.rewriting import Sweep, kept, mean, moved
 from meshwright.ir.frontends.recognise.strides import relaid
 from meshwright.ir.graph.graph import Graph
 
+PATTERNS = (
+    there_and_back, kept, moved, mean, softmax, logsumexp, log_softmax, cross_entropy, averaged, silu, gelu, norm, bias,
+)  # fmt: skip
+"""In the order in which they are tried; attention comes last."""
+SWEEPS = 2
+"""A composite may be part of another one, as the loss of every label is of their mean."""
+
 
 def recognised(graph: Graph, constants: Mapping[str, Any]) -> Graph:
     """The graph with composites as one operator each. `constants` has the terms of its constants, by value."""
-    sweep = Sweep(graph, constants)
-    patterns = (
-        there_and_back, kept, moved, mean, softmax, logsumexp, log_softmax, cross_entropy, averaged, silu, gelu, norm,
-        bias,
-        attention(partial(_law, sweep, constants)),
-    )  # fmt: skip
-    return relaid(sweep.run(patterns))
+    for _ in range(SWEEPS):
+        sweep = Sweep(graph, constants)
+        graph = sweep.run((*PATTERNS, attention(partial(_law, sweep, constants))))
+    return relaid(graph)
 
 
 def _law(sweep: Sweep, constants: Mapping[str, Any], mask: str) -> masks.MaskLaw | None:

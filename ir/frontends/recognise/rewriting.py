@@ -63,7 +63,8 @@ class Sweep:
     ) -> str:
         assert self.like is not None
         self._number += 1
-        name = f"{kind}.r{self._number}"
+        while (name := f"{kind}.r{self._number}") in self.types:
+            self._number += 1
         op = Op(
             kind, tuple(operands), (name,), tuple((attrs or {}).items()), self.like.module, self.like.source,
             no_grad=self.like.no_grad, alias=alias,
@@ -89,6 +90,8 @@ class Sweep:
             return self.permute(before.operands[0], [inner[dim] for dim in order])
         if (before := self.made(value, "view")) is not None and not before.no_grad:
             source = before.operands[0]
+            if self.shape(value).count(1) > self.shape(source).count(1):
+                return self._without_ones(value, order)
             groups = split_dims(self.shape(source), self.shape(value))
             moved = None if groups is None else _of_groups(groups, order)
             if moved is not None:
@@ -96,6 +99,14 @@ class Sweep:
                 return self.view(self.permute(source, moved), shape)
         type_ = Type(tuple(self.shape(value)[dim] for dim in order), self.types[value].dtype)
         return self.emit("permute", [value], type_, {"perm": order}, alias=0)
+
+    def _without_ones(self, value: str, order: tuple[int, ...]) -> str:
+        """A permutation of what has extents of 1 put in, which come in afterwards."""
+        shape = self.shape(value)
+        real = [dim for dim, extent in enumerate(shape) if extent != 1]
+        narrow = self.view(value, [shape[dim] for dim in real])
+        moved = self.permute(narrow, [real.index(dim) for dim in order if dim in real])
+        return self.view(moved, [shape[dim] for dim in order])
 
     def cast(self, value: str, dtype: str) -> str:
         if self.types[value].dtype == dtype:

@@ -24,14 +24,17 @@ def drawn(source: JaxSource, batch: int, seq: int, classes: int) -> tuple[Any, A
     """Values for the state of a model and for a batch; integers are below the number of classes."""
     draw = np.random.default_rng(0)
     shapes = example_batch(source, batch, seq)
-    state = source.made(shapes).state
+    model = source.made(shapes)
+    trained = {leaf.path for leaf in model.leaves if leaf.kind == "param"}
+    state = model.state
 
     def weight(keys: Any, one: Any) -> Any:
         if str(one.dtype).startswith("key<"):
-            return jax.random.key(0)
+            return jax.random.split(jax.random.key(0), one.shape) if one.shape else jax.random.key(0)
         values = draw.standard_normal(one.shape) * (0.3 if len(one.shape) > 1 else 0.1)
         flat = len(one.shape) <= 1 or "norm" in path_of(keys).lower()
-        dtype = source.dtype and "float64" if str(one.dtype) == "float32" else one.dtype
+        own = path_of(keys).removeprefix("params.") in trained and str(one.dtype) == "float32"
+        dtype = source.dtype and "float64" if own else one.dtype
         return jax.numpy.asarray(np.abs(values) + 0.8 if flat else values, dtype or one.dtype)
 
     def entry(one: Any) -> Any:
