@@ -44,9 +44,13 @@ def _difference(s: Sweep, op: Op) -> str | None:
         return None
     x = unshifted(s, z, rank - 1)
     labels = _labels(s, picked)
-    if labels is None or picked.operands[0] != z or s.types[op.name].elements != s.types[labels].elements:
+    alike = (
+        s.through(picked.operands[0], "view") == s.through(z, "view")
+        and s.shape(picked.operands[0])[-1:] == s.shape(z)[-1:]
+    )
+    if labels is None or not alike or s.types[op.name].elements != s.types[labels].elements:
         return None
-    return s.view(_written(s, x, labels), s.types[op.name].shape)
+    return s.view(_written(s, x, s.view(labels, s.shape(x)[:-1])), s.types[op.name].shape)
 
 
 def _labels(s: Sweep, picked: Op) -> str | None:

@@ -45,6 +45,10 @@ def drawn(source: JaxSource, batch: int, seq: int, classes: int) -> tuple[Any, A
     return jax.tree_util.tree_map_with_path(weight, state), jax.tree.map(entry, shapes)
 
 
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""What makes a compilation quick."""
+
+
 def reference(source: JaxSource, state: Any, batch: Any) -> tuple[float, dict[str, np.ndarray]]:
     """The loss and the gradients by JAX's own differentiation."""
     model = source.made(batch)
@@ -58,7 +62,8 @@ def reference(source: JaxSource, state: Any, batch: Any) -> tuple[float, dict[st
         outputs, _ = model.run(jax.tree.unflatten(tree, whole), batch)
         return _loss(source, outputs, batch)
 
-    value, grads = jax.jit(jax.value_and_grad(loss))([leaves[at] for at in trained])
+    given = [leaves[at] for at in trained]
+    value, grads = jax.jit(jax.value_and_grad(loss)).lower(given).compile(QUICK)(given)
     return float(value), {model.leaves[at].path: np.asarray(grad) for at, grad in zip(trained, grads, strict=True)}
 
 
