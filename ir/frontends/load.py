@@ -37,7 +37,7 @@ def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float 
         with blamed(reference):
             factory = find_factory(reference, time_limit_s=time_limit_s)
             if written_in_jax(factory.beside):
-                from meshwright.ir.frontends.jax_.source import load
+                from meshwright.ir.frontends.jax_.capture import load
 
                 if (found := load(factory, time_limit_s)) is not None:
                     return found  # type: ignore[return-value]

@@ -1,6 +1,6 @@
 """JAX models as folds: a factory's model in, bodies and wires out.
 
-    factory → `models` → make_jaxpr → `flat` → `rooms` → `translate` → recognise → segment → fold
+    factory → `models` → make_jaxpr → `flat` → `rooms` → `primitives` → recognise → segment → fold
 
 | module | what it has |
 |---|---|
@@ -9,9 +9,7 @@
 | `source` | the hooks beside a factory, and one training step as a jaxpr |
 | `flat` | a jaxpr as one list of equations; scans over parameters become stacks of blocks |
 | `rooms` | which block every equation of an unrolled model lies in |
-| `translate` | the walk from equations to operators, and what is opaque |
-| `elementwise`, `shapes`, `indexing`, `products` | primitives, by tables |
-| `constants` | what depends on no input, as terms |
+| `primitives` | the walk from equations to operators, by tables |
 | `capture` | the front door |
 | `dtypes` | JAX's dtypes in our words |
 """

@@ -10,14 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from meshwright.ir.analysis.rebatch import batched_laws
 from meshwright.ir.errors import HookUnusable, MeshwrightError
-from meshwright.ir.frontends.foreign import blamed
-from meshwright.ir.frontends.jax_ import elementwise, indexing, products, shapes
+from meshwright.ir.frontends.contract import Factory
+from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed
 from meshwright.ir.frontends.jax_.flat import Flat, flattened
+from meshwright.ir.frontends.jax_.primitives import elementwise, indexing, products, shapes
+from meshwright.ir.frontends.jax_.primitives.translate import Lowering, Translator
 from meshwright.ir.frontends.jax_.rooms import placed
-from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
-from meshwright.ir.frontends.jax_.translate import Lowering, Translator
+from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, refused, source_of, traced
 from meshwright.ir.frontends.recognise.recognised import recognised
 from meshwright.ir.frontends.recognise.sharing import shared
 from meshwright.ir.frontends.sections import joined
@@ -39,6 +42,17 @@ class Coverage:
 
     equations: int
     opaque: int
+
+
+def load(factory: Factory, time_limit_s: float = TIME_LIMIT_S) -> JaxSource | None:
+    """The model of a factory, with the hooks beside it; None if it returns a model of torch after all."""
+    place = f"{factory.path}:{factory.name}"
+    found = source_of(factory, capture, time_limit_s)
+    if isinstance(found, JaxSource):
+        return found
+    if isinstance(found, nn.Module):
+        return None
+    raise refused(found, place)
 
 
 def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0) -> Captured:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
-from torch import nn
 
 from meshwright.ir.errors import (
     DataDependentControlFlow,
@@ -73,6 +72,8 @@ class JaxSource:
     name: str
     hooks: Mapping[str, Any]
     place: str
+    capture: Callable[..., Captured]
+    """What makes a fold of it (`capture.py`)."""
     config: str = ""
     dtype: str = ""
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -92,36 +93,24 @@ class JaxSource:
 
     def captured(self, *, batch: int, seq: int, seed: int = 0) -> Captured:
         """The fold of its training step."""
-        from meshwright.ir.frontends.jax_.capture import capture
-
-        return capture(self, batch=batch, seq=seq, seed=seed)
+        return self.capture(self, batch=batch, seq=seq, seed=seed)
 
 
 def source_of(
-    factory: Callable[[], Any], beside: Mapping[str, Any], place: str, time_limit_s: float = TIME_LIMIT_S
+    factory: Factory, capture: Callable[..., Captured], time_limit_s: float = TIME_LIMIT_S
 ) -> JaxSource | Any:
     """The model of a factory with the hooks beside it; what is no model of JAX as it is."""
+    beside, place = factory.beside, factory.path
     hooks = {name: beside.get(name) for name in ("example_inputs", "loss", "dims", "optimizer", "forward")}
     for name in ("example_inputs", "loss", "forward", "optimizer"):
         if hooks[name] is not None and not callable(hooks[name]):
             raise HookUnusable(place=f"{place}, {name}", cause=f"{name} is no function", fix="make it one")
     with guarded(place, time_limit_s):
-        found = model_of(factory, place, hooks["forward"])
+        found = model_of(factory.make, place, hooks["forward"])
     if not isinstance(found, tuple) or len(found) != 2 or not callable(found[0]):
         return found
     made, name = found
-    return JaxSource(made, name, hooks, place, beside=beside)
-
-
-def load(factory: Factory, time_limit_s: float = TIME_LIMIT_S) -> JaxSource | None:
-    """The model of a factory, with the hooks beside it; None if it returns a model of torch after all."""
-    place = f"{factory.path}:{factory.name}"
-    found = source_of(factory.make, factory.beside, factory.path, time_limit_s)
-    if isinstance(found, JaxSource):
-        return found
-    if isinstance(found, nn.Module):
-        return None
-    raise refused(found, place)
+    return JaxSource(made, name, hooks, place, capture, beside=beside)
 
 
 def refused(made: Any, place: str) -> FactoryRaised:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -18,18 +21,24 @@ pytest.importorskip("equinox")
 from meshwright.ir.analysis.account import account_fold  # noqa: E402
 from meshwright.ir.errors import (  # noqa: E402
     DependencyMissing,
+    EmissionModel,
     EmptyModel,
     FactoryRaised,
     ForwardRaised,
     MeshwrightError,
     NoExampleInputs,
     NoLoss,
+    NoTwin,
 )
 from meshwright.ir.frontends.jax_.installed import missing  # noqa: E402
 from meshwright.ir.frontends.load import load_model  # noqa: E402
+from meshwright.ir.frontends.torch_.small.shrink import Scale  # noqa: E402
+from meshwright.ir.frontends.torch_.small.twin import twin_of  # noqa: E402
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of  # noqa: E402
 from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture  # noqa: E402
 from meshwright.ir.graph.fold import unfold  # noqa: E402
 from meshwright.ir.verify.graphs import verify_fold  # noqa: E402
+from meshwright.planner.cli.main import main  # noqa: E402
 from meshwright.planner.question.inspection import loop_reports  # noqa: E402
 from tests.ir.frontends.jax_run import apart, in_fp64  # noqa: E402
 
@@ -218,3 +227,38 @@ def test_a_missing_package_names_the_extra() -> None:
     assert isinstance(refusal, DependencyMissing)
     assert "meshwright[jax]" in refusal.fix
     assert missing(ModuleNotFoundError("No module named 'numba'", name="numba"), "model.py") is None
+
+
+def test_torch_and_jax_decoders_get_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """All that is decided but for the names of parameters; the times differ by less than views may cost."""
+    found = []
+    for model in ("llama.py:llama_8b", "jax_llama.py:llama_8b_scan"):
+        asked = ["--cluster", "1x8xH100", "--seq", "4096", "--global-batch", "16", "--target", "any", "--json"]
+        assert main([f"{EXAMPLES}/{model}", *asked]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    one, other = found
+    for part in ("config", "recompute", "offload", "schedule", "ranks"):
+        assert one[part] == other[part], part
+    assert [stage["mesh"] for stage in one["stages"]] == [stage["mesh"] for stage in other["stages"]]
+    stored = [sorted(map(str, body.values())) for plan in found for body in plan["storage"].values()]
+    assert stored[: len(stored) // 2] == stored[len(stored) // 2 :]
+    assert other["predicted"]["step_time_s"] == pytest.approx(one["predicted"]["step_time_s"], rel=2e-3)
+
+
+def test_no_code_is_written_yet_and_that_is_said(tmp_path: Path) -> None:
+    source = load_model(f"{EXAMPLES}/jax_llama.py:tiny")
+    with pytest.raises(EmissionModel, match="--target any"):
+        calls_of(source, "jax_llama.py:tiny", batch=2, seq=16)
+    with pytest.raises(NoTwin):
+        twin_of(source, "jax_llama.py:tiny", Scale(layers=2, seq=16, tokens=16))
+
+
+def test_models_of_torch_import_no_jax() -> None:
+    script = f"""
+import sys
+from meshwright.ir.frontends.load import load_model
+load_model({str(EXAMPLES / "llama.py")!r} + ":tiny").module
+print([name for name in ("jax", "flax", "equinox", "optax") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "[]\n"

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from meshwright.ir.frontends.jax_.flat import Equation
-from meshwright.ir.frontends.jax_.translate import Given, Lowering, Translator, opaque
+from meshwright.ir.frontends.jax_.primitives.translate import Given, Lowering, Translator, opaque
 from meshwright.ir.graph.graph import Attr, Type
 
 Dims = tuple[int, ...]

@@ -1,8 +1,8 @@
-"""From flat equations to a graph of our operators: the walk.
+"""The walk from flat equations to operators.
 
-An equation of constants becomes a constant (`constants.py`); any other is lowered by its entry in the tables
-(`elementwise.py`, `shapes.py`, `indexing.py`, `products.py`), and one without an entry is opaque. JAX writes every
-broadcast out; here a value that is only repeated is a `Wide`, which elementwise operators read as it was before.
+An equation of constants becomes a constant (`constants.py`); any other is lowered by its entry in the table, and one
+without an entry is opaque. JAX writes every broadcast out; here a value that is only repeated is a `Wide`, which
+elementwise operators read as it was before.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.jax_ import constants
 from meshwright.ir.frontends.jax_.flat import Equation, Flat, Leaf, Number
+from meshwright.ir.frontends.jax_.primitives import constants
 from meshwright.ir.frontends.layout import broadcast
 from meshwright.ir.frontends.torch_.constants.constants import Term
 from meshwright.ir.frontends.torch_.operators.values import Names, Place
