@@ -45,8 +45,8 @@ def expanded(uses: Sequence[Use], stacks: Sequence[Stack]) -> list[Use]:
         stack = next((s for s in stacks if s.holds(use.path)), None)
         if stack is None or not stack.shortened:
             written.append(use)
-        elif stack.path not in done:
-            done.add(stack.path)
+        elif stack.prefix not in done:
+            done.add(stack.prefix)
             written += _written_out(stack, uses)
     return written
 

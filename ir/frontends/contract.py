@@ -47,6 +47,7 @@ from meshwright.ir.errors import (
     nearest,
 )
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed, guarded, printed
+from meshwright.ir.frontends.jax_.installed import missing
 from meshwright.ir.frontends.torch_.constants.constants import Term
 from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 from meshwright.ir.limits import MODULE_DEPTH, MODULES
@@ -94,28 +95,52 @@ class Source:
         return replace(self, cast=())
 
 
-def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Source:
-    """The model of `file.py:factory`, with its hooks."""
+@dataclass(frozen=True, slots=True)
+class Factory:
+    """A function of a user's file that makes a model."""
+
+    make: Callable[[], Any]
+    beside: Mapping[str, Any]
+    path: str
+    name: str
+
+
+def find_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Factory:
+    """What `file.py:factory` names. The file is executed."""
     path_text, _, name = reference.rpartition(":") if ":" in Path(reference).name else (reference, "", "")
     path = Path(path_text)
     if not os.path.isfile(path):  # noqa: PTH113 - Path raises where a name is too long
         raise ModelFileMissing(place=path_text, cause="there is no such file", fix="give the path of a Python file")
     with guarded(path_text, time_limit_s):
-        namespace = _execute(path)
+        try:
+            namespace = _execute(path)
+        except ModuleNotFoundError as error:
+            if (refusal := missing(error, path_text)) is not None:
+                raise refusal from None
+            raise
     with blamed(path_text):
-        factory = _factory(namespace, name, path_text)
+        return Factory(_factory(namespace, name, path_text), vars(namespace), path_text, name)
+
+
+def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Source:
+    """The model of `file.py:factory`, with its hooks."""
+    return source_from(find_factory(reference, time_limit_s=time_limit_s), time_limit_s=time_limit_s)
+
+
+def source_from(factory: Factory, *, time_limit_s: float = TIME_LIMIT_S) -> Source:
+    """The torch model of a factory, with its hooks."""
     recorder = Recorder()
-    with guarded(path_text, time_limit_s), counted_modules(path_text), torch.device("meta"), recorder:
-        model = factory()
+    with guarded(factory.path, time_limit_s), counted_modules(factory.path), torch.device("meta"), recorder:
+        model = factory.make()
     if not isinstance(model, nn.Module):
         raise FactoryRaised(
-            place=f"{path_text}:{name}",
+            place=f"{factory.path}:{factory.name}",
             cause=f"the factory returned {type(model).__name__}, not a torch.nn.Module",
             fix="return the model itself",
         )
-    check_tree(model, f"{path_text}:{name}")
-    with blamed(path_text):
-        return replace(source_of(model, place=path_text, beside=vars(namespace)), buffers=recorder.buffers(model))
+    check_tree(model, f"{factory.path}:{factory.name}")
+    with blamed(factory.path):
+        return replace(source_of(model, place=factory.path, beside=factory.beside), buffers=recorder.buffers(model))
 
 
 @contextlib.contextmanager

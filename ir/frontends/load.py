@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 
 from meshwright.ir.errors import ModelFileMissing, ModelKindUnknown
-from meshwright.ir.frontends.contract import Source, load_factory
+from meshwright.ir.frontends.contract import Source, find_factory, source_from
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed
+from meshwright.ir.frontends.jax_.installed import written_in_jax
 from meshwright.ir.frontends.torch_.sources.dtypes import WORKLOAD_DTYPES
 
 
@@ -34,7 +35,13 @@ def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float 
         from meshwright.ir.frontends.torch_.sources.hf_config import adopted
 
         with blamed(reference):
-            return adopted(load_factory(reference, time_limit_s=time_limit_s))
+            factory = find_factory(reference, time_limit_s=time_limit_s)
+            if written_in_jax(factory.beside):
+                from meshwright.ir.frontends.jax_.capture import load
+
+                if (found := load(factory, time_limit_s)) is not None:
+                    return found  # type: ignore[return-value]
+            return adopted(source_from(factory, time_limit_s=time_limit_s))
     if not os.path.exists(path):  # noqa: PTH110 - Path raises where a name is too long
         raise ModelFileMissing(
             place=reference, cause="there is no such file", fix="give file.py:factory, a directory or a file"
@@ -49,6 +56,8 @@ def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float 
 def in_dtype(source: Source, dtype: str) -> Source:
     """A model whose parameters in fp32 are in this dtype; others stay. So do buffers: tables of positions lose far ones
     in half precision."""
+    if not isinstance(source, Source):
+        return source.in_dtype(dtype)
     made = tuple(parameter for parameter in source.module.parameters() if parameter.dtype is torch.float32)
     for parameter in made:
         parameter.data = parameter.data.to(WORKLOAD_DTYPES[dtype])

@@ -117,7 +117,7 @@ def _cut(graph: Graph, names: Names, stacks: Sequence[Stack]) -> list[Cut]:
 
 
 def _stack_of(room: str, stacks: Sequence[Stack]) -> str:
-    return next((stack.path for stack in stacks if stack.holds(room)), "")
+    return next((stack.prefix for stack in stacks if stack.holds(room)), "")
 
 
 def _owners(graph: Graph, names: Names, cuts: Sequence[Cut]) -> Mapping[str, str]:

@@ -59,6 +59,8 @@ class Twin:
 
 def twin_of(source: Source, reference: str, scale: Scale) -> Twin:
     """The twin of the model that `reference` names."""
+    if not isinstance(source, Source):
+        raise NoTwin(place=reference, cause="it is no torch model", fix="plan it with --target any, and without --tiny")
     path, place = Path(reference), source.place
     if path.suffix == ".toml":
         told = shape.settings_of(path)

@@ -36,6 +36,12 @@ def calls_of(
 ) -> Calls:
     """How the model of a reference is called on a batch; `constants` and `stacks` are those of its capture, which has
     shown that shortened ones stand for all. Raises `EmissionModel` for one that emitted code cannot call."""
+    if not isinstance(source, Source):
+        raise EmissionModel(
+            place=reference,
+            cause="it is no torch model, and no code is written for its framework yet",
+            fix="plan it with --target any",
+        )
     made = model_file(source, reference)
     file = source.place
     example = example_batch(source, batch, seq)

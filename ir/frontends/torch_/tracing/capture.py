@@ -55,6 +55,8 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
     The seed draws the blocks that are traced for all that are like them; it changes nothing if they are. Where the
     model does not run, and does with the most positions that it has, that is said.
     """
+    if not isinstance(source, Source):  # of another framework, which traces it itself
+        return source.captured(batch=batch, seq=seq, seed=seed)
     try:
         with blamed(source.place):
             return _captured(source, batch, seq, seed)

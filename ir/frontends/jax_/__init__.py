@@ -1,0 +1,15 @@
+"""JAX models as folds: a factory's model in, bodies and wires out.
+
+    factory → `models` → make_jaxpr → `flat` → `rooms` → `primitives` → recognise → segment → fold
+
+| module | what it has |
+|---|---|
+| `installed` | whether JAX is there, and which one is meant by a file |
+| `models` | what a factory may return, as parameters by path and a function of them |
+| `source` | the hooks beside a factory, and one training step as a jaxpr |
+| `flat` | a jaxpr as one list of equations; scans over parameters become stacks of blocks |
+| `rooms` | which block every equation of an unrolled model lies in |
+| `primitives` | the walk from equations to operators, by tables |
+| `capture` | the front door |
+| `dtypes` | JAX's dtypes in our words |
+"""

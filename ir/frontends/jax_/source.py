@@ -1,0 +1,236 @@
+"""A JAX model with its hooks, and one training step of it as a jaxpr.
+
+The hooks are those of the model contract (`meshwright.ir.frontends.contract`), in JAX:
+
+    example_inputs(batch, seq)    one batch: an array, a tuple, or a dict of arrays; only shapes are looked at
+    loss(outputs, batch)          a scalar; not needed if the model returns its loss
+    dims = {"tokens": ("b", "s")} names for the dimensions of the inputs
+    optimizer()                   the optax transformation that training will use
+    forward(model, batch)         how the model is called, where its own parameters do not say it
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from meshwright.ir.errors import (
+    DataDependentControlFlow,
+    FactoryRaised,
+    ForwardRaised,
+    HookUnusable,
+    MeshwrightError,
+    NoExampleInputs,
+    NoLoss,
+)
+from meshwright.ir.frontends.contract import Factory
+from meshwright.ir.frontends.foreign import (
+    TIME_LIMIT_S,
+    Interrupted,
+    TimeIsUp,
+    contained,
+    described,
+    guarded,
+    user_line,
+)
+from meshwright.ir.frontends.jax_.dtypes import type_of
+from meshwright.ir.frontends.jax_.flat import Leaf
+from meshwright.ir.frontends.jax_.models import Made, model_of, path_of
+
+if TYPE_CHECKING:
+    from meshwright.ir.frontends.torch_.tracing.capture import Captured
+
+TRACE_LIMIT_S = 600.0
+CAST = {"bf16": jax.numpy.bfloat16, "f16": jax.numpy.float16, "f64": jax.numpy.float64}
+WORKLOAD_DTYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+"""By the names that a workload gives them (`--dtype`)."""
+
+INPUTS = """\
+def example_inputs(batch, seq):
+    import jax.numpy as jnp
+
+    text = jnp.zeros((batch, seq + 1), jnp.int32)
+    return {"tokens": text[:, :-1], "labels": text[:, 1:]}
+"""
+LOSS = """\
+def loss(outputs, batch):
+    import optax
+
+    return optax.softmax_cross_entropy_with_integer_labels(outputs, batch["labels"]).mean()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JaxSource:
+    """A model to plan for. `dtype`, if any, is that of parameters which the factory made in fp32."""
+
+    made: Made
+    name: str
+    hooks: Mapping[str, Any]
+    place: str
+    capture: Callable[..., Captured]
+    """What makes a fold of it (`capture.py`)."""
+    config: str = ""
+    dtype: str = ""
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cast(self) -> bool:
+        """Whether parameters are in another dtype than the factory's."""
+        return bool(self.dtype)
+
+    def in_dtype(self, dtype: str) -> JaxSource:
+        """With the parameters that the factory made in fp32 in the dtype of a workload."""
+        wanted = WORKLOAD_DTYPES[dtype]
+        return replace(self, dtype="" if wanted == "f32" else wanted)
+
+    def as_made(self) -> JaxSource:
+        return replace(self, dtype="")
+
+    def captured(self, *, batch: int, seq: int, seed: int = 0) -> Captured:
+        """The fold of its training step."""
+        return self.capture(self, batch=batch, seq=seq, seed=seed)
+
+
+def source_of(
+    factory: Factory, capture: Callable[..., Captured], time_limit_s: float = TIME_LIMIT_S
+) -> JaxSource | Any:
+    """The model of a factory with the hooks beside it; what is no model of JAX as it is."""
+    beside, place = factory.beside, factory.path
+    hooks = {name: beside.get(name) for name in ("example_inputs", "loss", "dims", "optimizer", "forward")}
+    for name in ("example_inputs", "loss", "forward", "optimizer"):
+        if hooks[name] is not None and not callable(hooks[name]):
+            raise HookUnusable(place=f"{place}, {name}", cause=f"{name} is no function", fix="make it one")
+    with guarded(place, time_limit_s):
+        found = model_of(factory.make, place, hooks["forward"])
+    if not isinstance(found, tuple) or len(found) != 2 or not callable(found[0]):
+        return found
+    made, name = found
+    return JaxSource(made, name, hooks, place, capture, beside=beside)
+
+
+def refused(made: Any, place: str) -> FactoryRaised:
+    """What is said of a factory that returns no model."""
+    return FactoryRaised(
+        place=place,
+        cause=f"the factory returned {type(made).__name__}, which is no model",
+        fix="return a torch, Flax or Equinox module, or a pair (init, apply)",
+    )
+
+
+def example_batch(source: JaxSource, batch: int, seq: int) -> Any:
+    """The shapes of one batch, by the model's own hook."""
+    make = source.hooks["example_inputs"]
+    if make is None:
+        raise NoExampleInputs(
+            place=source.place,
+            cause=f"nothing says what {source.name} takes as input",
+            fix=f"put this beside the factory:\n\n{INPUTS}",
+        )
+    with guarded(source.place, TIME_LIMIT_S):
+        return jax.eval_shape(lambda: make(batch, seq))
+
+
+def named(batch: Any) -> dict[str, Any]:
+    """The leaves of a batch by name."""
+    leaves = jax.tree_util.tree_flatten_with_path(batch)[0]
+    return {path_of(keys) or "inputs": leaf for keys, leaf in leaves}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step: its jaxpr, what its arguments are, and the buffers whose new values follow the loss."""
+
+    jaxpr: Any
+    leaves: tuple[Leaf, ...]
+    buffers: tuple[str, ...]
+
+
+def traced(source: JaxSource, batch: Any) -> Step:
+    """The jaxpr of a training step on a batch of these shapes."""
+    with _user_code(source.place):
+        model = source.made(batch)
+        shapes, tree = jax.tree.flatten(model.state)
+        leaves = tuple(_in_dtype(leaf, source.dtype) for leaf in model.leaves)
+        given = [
+            one if leaf.type == own.type else jax.ShapeDtypeStruct(one.shape, CAST[leaf.type.dtype])
+            for one, leaf, own in zip(shapes, leaves, model.leaves, strict=True)
+        ]
+        entries, batch_tree = jax.tree.flatten(batch)
+        changing = [at for at, leaf in enumerate(leaves) if leaf.kind == "buffer"]
+
+        def step(state: list[Any], entries: list[Any]) -> Any:
+            whole = jax.tree.unflatten(batch_tree, entries)
+            outputs, after = model.run(jax.tree.unflatten(tree, state), whole)
+            loss = _loss(source, outputs, whole)
+            now = jax.tree.leaves(after)
+            return loss, [now[at] for at in changing]
+
+        closed = jax.make_jaxpr(step)(given, entries)
+    inputs = tuple(Leaf("input", name, type_of(one, name)) for name, one in named(batch).items())
+    return Step(_without_waste(closed), (*leaves, *inputs), tuple(leaves[at].path for at in changing))
+
+
+def _in_dtype(leaf: Leaf, dtype: str) -> Leaf:
+    if not dtype or leaf.kind != "param" or leaf.type.dtype != "f32":
+        return leaf
+    return replace(leaf, type=replace(leaf.type, dtype=dtype))
+
+
+def _without_waste(closed: Any) -> Any:
+    """What reaches an output: rows that a scan gives and nobody reads would keep its blocks apart."""
+    from jax.interpreters import partial_eval
+
+    remove = getattr(partial_eval, "dce_jaxpr", None)
+    if remove is None:
+        return closed
+    jaxpr, _ = remove(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return closed.replace(jaxpr=jaxpr)
+
+
+def _loss(source: JaxSource, outputs: Any, batch: Any) -> Any:
+    hook = source.hooks["loss"]
+    loss = hook(outputs, batch) if hook is not None else _own_loss(outputs)
+    if getattr(loss, "shape", None) != ():
+        raise NoLoss(
+            place=source.place,
+            cause=f"the {'model' if hook is None else 'loss'} returns no scalar",
+            fix=f"put this beside the factory, and adapt it:\n\n{LOSS}",
+        )
+    return loss
+
+
+def _own_loss(outputs: Any) -> Any:
+    """The scalar among what a model returns: itself, an entry called loss, or the only one of a tuple."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("loss")
+    if isinstance(outputs, tuple | list):
+        scalars = [one for one in outputs if getattr(one, "shape", None) == ()]
+        return scalars[0] if len(scalars) == 1 else None
+    return outputs
+
+
+@contextlib.contextmanager
+def _user_code(place: str) -> Iterator[None]:
+    """Where code of the user's is traced: what it raises is said with its line."""
+    try:
+        with contained(place, TRACE_LIMIT_S):
+            yield
+    except (MeshwrightError, Interrupted, TimeIsUp):
+        raise
+    except jax.errors.ConcretizationTypeError as error:
+        raise DataDependentControlFlow(
+            place=user_line(error, place),
+            cause="the code needs the value of an array, and plans are made without values",
+            fix="compute with arrays (jnp.where, masks, static capacities) instead of if and int()",
+        ) from None
+    except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
+        raise ForwardRaised(
+            place=user_line(error, place),
+            cause=f"the forward pass or the loss raised {described(error)}",
+            fix="correct this line; the step is traced on shapes, with the batch of example_inputs",
+        ) from None

@@ -1,0 +1,1 @@
+"""Small JAX models as people write them: plain trees, Flax NNX, Flax Linen, Equinox."""

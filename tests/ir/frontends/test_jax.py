@@ -1,0 +1,264 @@
+"""JAX models are what they compute: graphs against `jax.value_and_grad`, and against their torch twins."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("flax")
+pytest.importorskip("equinox")
+
+from meshwright.ir.analysis.account import account_fold  # noqa: E402
+from meshwright.ir.errors import (  # noqa: E402
+    DependencyMissing,
+    EmissionModel,
+    EmptyModel,
+    FactoryRaised,
+    ForwardRaised,
+    MeshwrightError,
+    NoExampleInputs,
+    NoLoss,
+    NoTwin,
+)
+from meshwright.ir.frontends.jax_.installed import missing  # noqa: E402
+from meshwright.ir.frontends.load import load_model  # noqa: E402
+from meshwright.ir.frontends.torch_.small.shrink import Scale  # noqa: E402
+from meshwright.ir.frontends.torch_.small.twin import twin_of  # noqa: E402
+from meshwright.ir.frontends.torch_.tracing.calls import calls_of  # noqa: E402
+from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture  # noqa: E402
+from meshwright.ir.graph.fold import unfold  # noqa: E402
+from meshwright.ir.verify.graphs import verify_fold  # noqa: E402
+from meshwright.planner.cli.main import main  # noqa: E402
+from meshwright.planner.question.inspection import loop_reports  # noqa: E402
+from tests.ir.frontends.jax_run import apart, in_fp64  # noqa: E402
+
+ZOO = Path(__file__).parent / "jax_zoo"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+EXACT, IN_FP32 = 1e-9, 1e-4
+"""What graphs may differ by from models in fp64; from models whose own code goes through fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A model, its parameters, and what is to be found in its bodies."""
+
+    parameters: int
+    blocks: tuple[int, ...] = ()
+    """How often every stack repeats."""
+    attentions: int = 0
+    norms: int = 0
+    losses: int = 1
+    others: tuple[str, ...] = ()
+    tolerance: float = EXACT
+    classes: int = 64
+
+
+MODELS = {
+    "plain.py:mlp": Case(parameters=8320),
+    "plain.py:decoder": Case(parameters=26848, blocks=(3,), attentions=1, norms=3, others=("gelu",)),
+    "plain.py:decoder_scan": Case(parameters=26848, blocks=(3,), attentions=1, norms=3, others=("gelu",)),
+    "plain.py:gshard": Case(parameters=64096, blocks=(1, 2), attentions=2, norms=5),
+    "plain.py:ragged": Case(parameters=64096, blocks=(3,), attentions=1, norms=3, others=("grouped_mm", "topk")),
+    "plain.py:lora": Case(parameters=29152, blocks=(3,), attentions=1, norms=3, others=("silu",)),
+    "plain.py:ssm": Case(parameters=12416, blocks=(2,)),
+    "nnx_.py:gpt": Case(parameters=31840, blocks=(3,), attentions=1, norms=3, others=("gelu",), tolerance=IN_FP32),
+    "nnx_.py:scanned": Case(parameters=27712, blocks=(3,), attentions=1, norms=3, tolerance=IN_FP32),
+    "nnx_.py:mixer": Case(parameters=23504, blocks=(3,), norms=2, others=("gelu",)),
+    "linen.py:gpt": Case(parameters=29792, blocks=(3,), attentions=1, norms=3, others=("gelu",)),
+    "linen.py:scanned": Case(parameters=29824, blocks=(3,), attentions=1, norms=3, others=("gelu",)),
+    "images.py:vit": Case(parameters=28170, blocks=(3,), attentions=1, norms=3, others=("conv2d",), classes=10),
+    "images.py:convnet": Case(parameters=14730, others=("conv2d", "max_pool2d", "avg_pool2d"), classes=10),
+    "images.py:small": Case(parameters=2066, blocks=(3,), others=("conv2d", "max_pool2d"), classes=10),
+    "equinox_.py:gpt": Case(parameters=29408, blocks=(3,), attentions=1, norms=2, others=("gelu",)),
+    "translation.py:build": Case(parameters=61760, blocks=(2, 2), attentions=3, norms=5),
+}
+
+
+@pytest.fixture(autouse=True)
+def _warned() -> Iterator[None]:
+    """Packages of JAX warn of each other's next releases."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def kinds(captured: Captured) -> Counter[str]:
+    return Counter(op.kind for body in captured.fold.bodies for op in body.graph.ops)
+
+
+@pytest.mark.parametrize("reference", MODELS)
+def test_a_graph_is_what_the_model_computes(reference: str) -> None:
+    """Loss and every gradient, of the graph that is unfolded again."""
+    case = MODELS[reference]
+    with jax.enable_x64(True):
+        source = in_fp64(load_model(f"{ZOO}/{reference}"))
+        captured = source.captured(batch=2, seq=16)
+        verify_fold(captured.fold)
+        assert apart(source, captured, 2, 16, case.classes) < case.tolerance
+
+
+@pytest.mark.parametrize("reference", MODELS)
+def test_composites_and_blocks_are_found(reference: str) -> None:
+    """As people run it, in fp32: no operator is opaque, parameters are all there, blocks are folded."""
+    case = MODELS[reference]
+    captured = load_model(f"{ZOO}/{reference}").captured(batch=2, seq=16)
+    verify_fold(captured.fold)
+    found = kinds(captured)
+    assert found["opaque"] == 0
+    assert captured.parameters == case.parameters
+    assert tuple(one.repeats for one in captured.fold.segments if not one.glue) == case.blocks
+    assert found["attention"] == case.attentions
+    assert found["rms_norm"] + found["layer_norm"] == case.norms
+    assert found["cross_entropy"] == case.losses
+    assert [kind for kind in case.others if not found[kind]] == []
+
+
+def test_dropout_is_found_by_its_drawn_mask() -> None:
+    captured = load_model(f"{ZOO}/nnx_.py:gpt_dropout").captured(batch=2, seq=16)
+    rates = [op.attr("p") for body in captured.fold.bodies for op in body.graph.ops if op.kind == "dropout"]
+    assert rates == [0.1, 0.1]
+
+
+def test_the_example_is_exact_unrolled_and_scanned() -> None:
+    with jax.enable_x64(True):
+        for factory in ("tiny", "tiny_scan"):
+            source = in_fp64(load_model(f"{EXAMPLES}/jax_llama.py:{factory}"))
+            captured = source.captured(batch=2, seq=16)
+            assert apart(source, captured, 2, 16, 64) < IN_FP32  # its rotary tables are fp32
+
+
+def test_torch_and_jax_decoders_of_one_shape_are_alike() -> None:
+    """The same operators but for how weights lie, loops, work and parameters: unrolled, scanned, and in torch."""
+    torch_one = capture(load_model(f"{EXAMPLES}/llama.py:tiny"), batch=2, seq=16)
+    whole = loops_of(torch_one)
+    for factory in ("tiny", "tiny_scan"):
+        jax_one = load_model(f"{EXAMPLES}/jax_llama.py:{factory}").captured(batch=2, seq=16)
+        assert jax_one.parameters == torch_one.parameters
+        mine, theirs = account_fold(jax_one.fold), account_fold(torch_one.fold)
+        assert mine.forward_flops == theirs.forward_flops
+        assert mine.backward_flops == theirs.backward_flops
+        assert loops_of(jax_one) == whole
+        products = ("linear", "attention", "rms_norm", "silu", "embedding", "cross_entropy", "split", "cat", "mul")
+        assert [kinds(jax_one)[kind] for kind in products] == [kinds(torch_one)[kind] for kind in products]
+
+
+def loops_of(captured: Captured) -> set[tuple[str, int]]:
+    return {(loop.name, loop.size) for loop in loop_reports(unfold(captured.fold))}
+
+
+def test_a_deep_scan_is_traced_by_a_few_of_its_blocks() -> None:
+    captured = load_model(f"{EXAMPLES}/jax_llama.py:llama_70b_scan").captured(batch=2, seq=4096)
+    assert captured.parameters == 70_553_706_496
+    (stack,) = captured.stacks
+    assert (stack.path, stack.depth, len(stack.walk)) == ("blocks", 80, 3)
+    assert captured.fold.count("blocks") == 80
+
+
+def test_names_are_those_of_the_model() -> None:
+    """Rows of stacked parameters are named with the number of their block."""
+    graph = unfold(load_model(f"{ZOO}/linen.py:scanned").captured(batch=2, seq=16).fold)
+    paths = {param.path for param in graph.params}
+    assert "layers.Block_0.Dense_0.kernel" not in paths
+    assert sum(path.endswith("Dense_0.kernel") and "Block_0" in path for path in paths) == 3
+    sources = {op.source for op in graph.ops if op.kind == "attention"}
+    assert [one for one in sources if not re.fullmatch(r"linen\.py:\d+", one)] == []
+
+
+# Bad input -----------------------------------------------------------------------------------------------------------
+
+PAIR = """
+import jax.numpy as jnp
+
+def build():
+    return (lambda key: {"w": jnp.ones((4, 4))}), apply
+
+def apply(params, x):
+    return (x @ params["w"]).sum()
+
+def example_inputs(batch, seq):
+    return {"x": jnp.ones((batch, 4))}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        (('return (lambda key: {"w": jnp.ones((4, 4))}), apply', "return 3"), FactoryRaised),
+        (('{"w": jnp.ones((4, 4))}', "{}"), EmptyModel),
+        ((".sum()", ""), NoLoss),
+        (("def example_inputs", "def other"), NoExampleInputs),
+        (('{"x": jnp', '{"y": jnp'), NoExampleInputs),
+        (("@ params", "@ params.nothing"), ForwardRaised),
+        (("return (x @", "return float(x.sum()) * (x @"), MeshwrightError),
+    ],
+)
+def test_a_file_that_cannot_be_planned_says_why(
+    tmp_path: Path, changes: tuple[str, str], error: type[Exception]
+) -> None:
+    path = tmp_path / "model.py"
+    assert changes[0] in PAIR
+    path.write_text(PAIR.replace(*changes))
+    with pytest.raises(error) as caught:
+        load_model(f"{path}:build").captured(batch=2, seq=4)
+    assert str(path.name) in str(caught.value)
+
+
+def test_an_unknown_primitive_is_opaque_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(PAIR.replace("(x @ params", "jnp.linalg.cholesky(jnp.eye(4) * x.sum()).sum() * (x @ params"))
+    captured = load_model(f"{path}:build").captured(batch=2, seq=4)
+    verify_fold(captured.fold)
+    assert any("jax::cholesky" in note for note in captured.notes)
+    assert kinds(captured)["opaque"] >= 1
+
+
+def test_a_missing_package_names_the_extra() -> None:
+    refusal = missing(ModuleNotFoundError("No module named 'flax'", name="flax.nnx"), "model.py")
+    assert isinstance(refusal, DependencyMissing)
+    assert "meshwright[jax]" in refusal.fix
+    assert missing(ModuleNotFoundError("No module named 'numba'", name="numba"), "model.py") is None
+
+
+def test_torch_and_jax_decoders_get_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """All that is decided but for the names of parameters; the times differ by less than views may cost."""
+    found = []
+    for model in ("llama.py:llama_8b", "jax_llama.py:llama_8b_scan"):
+        asked = ["--cluster", "1x8xH100", "--seq", "4096", "--global-batch", "16", "--target", "any", "--json"]
+        assert main([f"{EXAMPLES}/{model}", *asked]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    one, other = found
+    for part in ("config", "recompute", "offload", "schedule", "ranks"):
+        assert one[part] == other[part], part
+    assert [stage["mesh"] for stage in one["stages"]] == [stage["mesh"] for stage in other["stages"]]
+    stored = [sorted(map(str, body.values())) for plan in found for body in plan["storage"].values()]
+    assert stored[: len(stored) // 2] == stored[len(stored) // 2 :]
+    assert other["predicted"]["step_time_s"] == pytest.approx(one["predicted"]["step_time_s"], rel=2e-3)
+
+
+def test_no_code_is_written_yet_and_that_is_said(tmp_path: Path) -> None:
+    source = load_model(f"{EXAMPLES}/jax_llama.py:tiny")
+    with pytest.raises(EmissionModel, match="--target any"):
+        calls_of(source, "jax_llama.py:tiny", batch=2, seq=16)
+    with pytest.raises(NoTwin):
+        twin_of(source, "jax_llama.py:tiny", Scale(layers=2, seq=16, tokens=16))
+
+
+def test_models_of_torch_import_no_jax() -> None:
+    script = f"""
+import sys
+from meshwright.ir.frontends.load import load_model
+load_model({str(EXAMPLES / "llama.py")!r} + ":tiny").module
+print([name for name in ("jax", "flax", "equinox", "optax") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "[]\n"
