@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -274,9 +275,7 @@ def example_batch(source: Source, batch: int, seq: int, *, time_limit_s: float =
 def _execute(path: Path) -> ModuleType:
     """Import a file under a name of its own; say so, since importing runs it."""
     sys.stderr.write(f"loading {path}: this executes the file\n")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)
+    _find_neighbours(str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(f"meshwright_model_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ModelFileMissing(place=str(path), cause="not a Python file", fix="give a file that ends in .py")
@@ -284,6 +283,31 @@ def _execute(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickling look their module up
     spec.loader.exec_module(module)
     return module
+
+
+_FOLDERS: set[str] = set()
+"""Of the files that were executed, those that were appended to `sys.path`."""
+
+
+def _find_neighbours(folder: str) -> None:
+    """Let a file import its neighbours: after all libraries, before the neighbours of files that were executed earlier,
+    whose modules of the same names make way."""
+    if folder in sys.path and folder not in _FOLDERS:
+        return
+    others = [one for one in sys.path if one in _FOLDERS and one != folder]
+    roots = {name for name, module in tuple(sys.modules.items()) if "." not in name and _folder_of(module) in others}
+    roots = {name for name in roots if importlib.machinery.PathFinder.find_spec(name, [folder])}
+    for name in tuple(sys.modules):
+        if name.partition(".")[0] in roots:
+            del sys.modules[name]
+    _FOLDERS.add(folder)
+    sys.path[:] = [one for one in sys.path if one != folder]
+    sys.path.insert(min(map(sys.path.index, others), default=len(sys.path)), folder)
+
+
+def _folder_of(module: ModuleType) -> str:
+    """Where a module of the top level was found."""
+    return os.path.dirname(next(iter(getattr(module, "__path__", ())), getattr(module, "__file__", None)) or "")  # noqa: PTH120
 
 
 def _factory(namespace: ModuleType, name: str, place: str) -> Callable[[], Any]:

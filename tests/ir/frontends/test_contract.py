@@ -215,7 +215,23 @@ def test_the_folder_is_appended(tmp_path: Path) -> None:
     (tmp_path / "neighbour_of_model.py").write_text("WIDTH = 4")
     before = list(sys.path)
     load_model(written(tmp_path, "import neighbour_of_model\n" + HEAD))
-    assert sys.path == [*before, str(tmp_path.resolve())]
+    place = sys.path.index(str(tmp_path.resolve()))
+    assert sys.path[:place] + sys.path[place + 1 :] == before
+    assert place > max(number for number, entry in enumerate(before) if entry.endswith("site-packages"))
+
+
+def test_each_file_has_its_own_neighbours(tmp_path: Path) -> None:
+    """Also where an earlier file had one of the same name, and when it is loaded again."""
+    references = []
+    for width in (4, 6):
+        folder = tmp_path / str(width)
+        folder.mkdir()
+        (folder / "the_neighbour.py").write_text("from in_a_package.inner import WIDTH")
+        (folder / "in_a_package").mkdir()
+        (folder / "in_a_package" / "inner.py").write_text(f"WIDTH = {width}")
+        references.append(written(folder, "from the_neighbour import WIDTH\n" + HEAD))
+    for reference, width in zip(references * 2, (4, 6, 4, 6), strict=True):
+        assert load_model(reference).beside["WIDTH"] == width
 
 
 def test_missing_file(tmp_path: Path) -> None:
