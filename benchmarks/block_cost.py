@@ -20,8 +20,7 @@ from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
 from meshwright.ir.analysis.rebatch import with_batch
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.reader import parse_fold
 from meshwright.ir.graph.text import fold_text

@@ -27,11 +27,8 @@ from typing import Any
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import CapabilityError, MeshwrightError, RanksFailed
-from meshwright.ir.frontends.load import in_dtype, load_model
-from meshwright.ir.frontends.torch_.small.same import Scale
-from meshwright.ir.frontends.torch_.small.twin import Twin, twin_of
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import calls_of, capture, load_model, twin_of
+from meshwright.ir.frontends.twin import Scale, Twin
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, check, template
@@ -266,7 +263,7 @@ class Small:
         """The plan, or why there is none; of stages with unlike meshes if degrees inside of them are given."""
         batch = BATCH // degrees.microbatches
         if batch not in self.captured:
-            source = in_dtype(load_model(self.reference, dtype=self.dtype), self.dtype)
+            source = load_model(self.reference, dtype=self.dtype).in_dtype(self.dtype)
             found = capture(source, batch=batch, seq=SEQ)
             fold = found.fold
             calls = calls_of(source, self.reference, batch=batch, seq=SEQ, constants=found.constants)

@@ -41,8 +41,8 @@ MESHES = 8
 
 BARE = """
 import sys
-from meshwright.ir.frontends.torch_.tracing.capture import capture
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.door import load_model
 
 capture(load_model(sys.argv[1], dtype="bf16"), batch=int(sys.argv[2]), seq=int(sys.argv[3]), seed=0)
 """

@@ -34,9 +34,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.cells import finite
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.folding.captured import Captured
 from meshwright.ir.frontends.shape import Shape, validated
 from meshwright.ir.frontends.torch_.sources.shape_toml import build
-from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Param, Type
 

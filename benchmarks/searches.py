@@ -18,7 +18,7 @@ from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.profile import published
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import load_model
 from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.answer.solve import space_of
 from meshwright.planner.question.constraints import Constraints

@@ -38,9 +38,8 @@ from benchmarks.registry.hugging_face import NotBuilt
 from benchmarks.registry.rows import LATE, OK, Row, of_error, of_exit
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import ForwardRaised, RanksFailed
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.small.same import Scale
-from meshwright.ir.frontends.torch_.small.twin import twin_of
+from meshwright.ir.frontends.door import load_model, twin_of
+from meshwright.ir.frontends.twin import Scale
 from meshwright.planner.cli.exits import GAP_TOO_WIDE
 from meshwright.planner.cli.main import main as plan
 from meshwright.planner.plan.emitted import subject_of

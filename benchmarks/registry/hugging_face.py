@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.ir.errors import ConfigValueBad
-from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, example_batch
 from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
 from meshwright.ir.frontends.torch_.tracing.export import Step
 from meshwright.ir.frontends.torch_.tracing.stand_ins import without_values
@@ -141,7 +141,7 @@ def _configured(kind: Any, config: Any, _head: Head, folder: Path) -> str:
     return str(folder)
 
 
-def _run(source: Source) -> None:
+def _run(source: TorchSource) -> None:
     """Run a training step without values: what models raise of their own is no matter of plans."""
     batch = example_batch(source, BATCH, SEQ)
     source.module.train()

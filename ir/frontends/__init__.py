@@ -2,11 +2,11 @@
 
 | module | what it has |
 |---|---|
-| `load` | what MODEL means on the command line: which front end reads it |
+| `door` | front ends by framework: which one reads a model, and what is asked of each |
 | `contract` | the hooks of a user's file |
 | `foreign` | running code of users: nothing that it raises, prints or waits for escapes |
-| `emit` | emitting operators of our vocabulary; `sections`, `masks`, `layout` and `storage` recognise and renew |
-| `segment`, `assemble` | from the trace of a few blocks to a fold of all of them |
+| `folding/` | from traced operators to a fold |
 | `recognise/` | composites that a model wrote out (attention, norms, losses), as one operator each |
 | `shape` | decoders as numbers: which keys a shape file has |
+| `twin` | the small twin of a model: how small, and what it is called |
 """

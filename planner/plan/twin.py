@@ -19,9 +19,8 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.apart import apart
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.decisions.project import Sizes, layers_of, projected, sizes_of
-from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.torch_.small.same import Scale
-from meshwright.ir.frontends.torch_.small.twin import Twin, twin_of
+from meshwright.ir.frontends.door import Source, twin_of
+from meshwright.ir.frontends.twin import Scale, Twin
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.degrees import uses
 from meshwright.ir.target.workload import Workload

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import PinRepeated, WorkloadImpossible, WorkloadMissing
-from meshwright.ir.frontends.load import in_dtype, load_model
+from meshwright.ir.frontends.door import load_model
 from meshwright.ir.target.capabilities import Capabilities
 from meshwright.ir.target.workload import STACK_OF_STYLE, Workload, stack_named, traced_in
 from meshwright.planner.question import pricing
@@ -43,7 +43,7 @@ class Ask:
     def setting(self) -> Setting:
         """Load the model. It is captured when a batch is asked for."""
         traced = traced_in(self.workload.precision)
-        source = in_dtype(load_model(self.model, dtype=traced), traced)
+        source = load_model(self.model, dtype=traced).in_dtype(traced)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         folds = Folds(source, self.workload.seq, self.seed)
         price = pricing.price_of(self.cluster)

@@ -19,10 +19,8 @@ from meshwright.ir.analysis.cuts import Cut, cuts
 from meshwright.ir.analysis.loops import loops
 from meshwright.ir.analysis.microbatch import MicrobatchLegality, microbatch
 from meshwright.ir.analysis.saved import saved_bytes
-from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.sources.module import load_module
-from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
+from meshwright.ir.frontends.door import Source, capture, load_model, load_object
+from meshwright.ir.frontends.folding.captured import Captured
 from meshwright.ir.graph.digest import digest
 from meshwright.ir.graph.fold import Fold, unfold, unfolded_short
 from meshwright.ir.graph.graph import Graph
@@ -104,7 +102,7 @@ def inspect(model: str | nn.Module, *, workload: Workload = DEFAULT, **hooks: An
     if isinstance(model, str):
         source, reference = load_model(model, dtype=workload.dtype), model
     else:
-        source, reference = load_module(model, **hooks), type(model).__qualname__
+        source, reference = load_object(model, **hooks), type(model).__qualname__
     return report(reference, source, verified(source, workload), workload)
 
 

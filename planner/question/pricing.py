@@ -26,9 +26,8 @@ from meshwright.ir.analysis.microbatch import microbatch
 from meshwright.ir.analysis.rebatch import with_batch
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
-from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
-from meshwright.ir.frontends.torch_.tracing.capture import Captured, at_batch, capture, rebatched
+from meshwright.ir.frontends.door import Source, calls_of, capture
+from meshwright.ir.frontends.folding.captured import Captured, at_batch, rebatched
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.fold import Fold, unfolded_short
@@ -164,15 +163,16 @@ class Folds:
 
     def _capture(self, batch: int) -> Captured:
         """In the dtype that is asked for, if the model runs in it."""
-        why = ""
         try:
             captured = capture(self.source, batch=batch, seq=self.seq, seed=self.seed)
         except MeshwrightError as refused:
-            if not self.source.cast:
+            made_in_fp32, why = self.source.as_made(), refused.cause
+            if made_in_fp32 is None:
                 raise
-            why = refused.cause
-        if why and self.source.cast:
-            self.source = self.source.as_made()
+        else:
+            made_in_fp32, why = None, ""
+        if made_in_fp32 is not None:
+            self.source = made_in_fp32
             made = self._capture(batch)
             said = f"parameters stay in fp32, and products alone have another precision: {why}"
             return replace(made, notes=(*made.notes, said))

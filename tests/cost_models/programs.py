@@ -13,9 +13,9 @@ from meshwright.cost_models.hardware.devices import Device, devices
 from meshwright.cost_models.hardware.parts import Nic, Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import Quantity, given
 from meshwright.ir.analysis.rebatch import with_batch
+from meshwright.ir.frontends.door import capture
 from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.frontends.torch_.sources.shape_toml import build
-from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program.lower import BodyCache, lower

@@ -17,9 +17,8 @@ from meshwright.cost_models.ledger.ledger import PHASES, Ledger, ledger
 from meshwright.ir.analysis.account import account_fold
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.frontends.shape import Shape
-from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program.lower import lower
 from meshwright.ir.program.lower_body import Lowering, lower_body

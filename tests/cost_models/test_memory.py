@@ -23,9 +23,9 @@ from meshwright.cost_models.memory import peak as memory
 from meshwright.cost_models.memory.peak import MemoryConstants, allocated_bytes, held, memory_constants
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.ir.errors import WorkloadImpossible
+from meshwright.ir.frontends.door import capture
 from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.frontends.torch_.sources.shape_toml import build
-from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import ITEMSIZE
 from meshwright.ir.names import Degrees, template

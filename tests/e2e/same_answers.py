@@ -15,8 +15,7 @@ from pathlib import Path
 
 from benchmarks import published_runs
 from benchmarks.searches import opened, searched
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.graph.text import fold_text
 from meshwright.planner.cli.main import main as command
 from meshwright.planner.plan.file import FILE

@@ -18,11 +18,11 @@ from typing import Any
 
 from torch import Tensor
 
-from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import capture, load_model
+from meshwright.ir.frontends.folding.captured import Captured
 from meshwright.ir.frontends.torch_.sources.dtypes import WORKLOAD_DTYPES
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource
 from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
-from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
 from tests.ir.frontends.tiny import SMALL
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -31,7 +31,7 @@ CONFIGS = EXAMPLES / "configs"
 BATCH, SEQ = 2, 64
 """Of every capture and run. Also the side of the U-Net's images, which four poolings halve to 4."""
 
-Load = Callable[[Path], Source]
+Load = Callable[[Path], TorchSource]
 Changes = Mapping[str, Any]
 
 
@@ -75,7 +75,7 @@ class SpineModel:
 def changed(config: str, changes: Changes, dtype: str) -> Load:
     """A configuration of `examples` with some settings changed."""
 
-    def load(folder: Path) -> Source:
+    def load(folder: Path) -> TorchSource:
         settings = json.loads((CONFIGS / config / "config.json").read_text()) | changes
         (folder / "config.json").write_text(json.dumps(settings))
         return load_hf(folder, dtype=WORKLOAD_DTYPES[dtype])
@@ -94,7 +94,7 @@ def hf(config: str, shallow: Changes, tiny: Changes) -> dict[str, Any]:
 def own(file: str, factory: str, stack: str = "") -> dict[str, Any]:
     """A model of our own; shallow: the first two blocks of its stack."""
 
-    def shallow(folder: Path) -> Source:
+    def shallow(folder: Path) -> TorchSource:
         source = load_model(f"{EXAMPLES / file}:{factory}")
         if stack:
             del source.module.get_submodule(stack)[2:]
@@ -260,7 +260,7 @@ def captured(model: SpineModel) -> Captured:
     return capture(load_model(model.reference, dtype="bf16"), batch=BATCH, seq=SEQ)
 
 
-def step(source: Source, batch: Mapping[str, Tensor]) -> Tensor:
+def step(source: TorchSource, batch: Mapping[str, Tensor]) -> Tensor:
     """One training step as a person would write it: the model on its inputs, the loss on what comes out."""
     assert source.hooks.loss is not None
     module = source.module.train()

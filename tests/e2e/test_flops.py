@@ -22,8 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from meshwright.ir.analysis.account import account_fold
-from meshwright.ir.frontends.contract import Source, example_batch
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, example_batch
 from tests.e2e.spine import BATCH, SEQ, SPINE, SpineModel, step
 
 UNCOUNTED = "uncounted"
@@ -40,7 +40,7 @@ def uncounted_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALL_EXPERTS_FUNCTIONS, UNCOUNTED, weigh)
 
 
-def counted(source: Source) -> tuple[int, int]:
+def counted(source: TorchSource) -> tuple[int, int]:
     """What the counter sees of one step: forward, and both ways.
 
     Decoders of transformers are handed their mask: without one they read values to see whether sequences are packed.

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.backends.torch_.verify.interpreted.step import step_differences
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 
@@ -140,7 +140,7 @@ def fold(name: str) -> Fold:
 
     labels = dict.fromkeys(("x", "y"), ("b", "s", ""))
     module = MODELS[name]().to(torch.float64).to("meta")
-    return capture(Source(module, Hooks(example_inputs=inputs, loss=loss, dims=labels), name), batch=4, seq=8).fold
+    return capture(TorchSource(module, Hooks(example_inputs=inputs, loss=loss, dims=labels), name), batch=4, seq=8).fold
 
 
 @pytest.mark.parametrize("degrees", DEGREES)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from meshwright.ir.analysis.saved import saved_bytes
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.graph.fold import Fold
 from tests.e2e.spine import BATCH, SEQ, STRUCTURES, SpineModel, step
 
@@ -55,8 +55,8 @@ class ByHand(nn.Module):
 
 def test_a_mask_that_the_model_writes_is_kept() -> None:
     hooks = Hooks(lambda batch, seq: {"x": torch.zeros(batch, seq, 16)}, lambda outputs, batch: outputs.sum())
-    fold = capture(Source(ByHand().to("meta"), hooks, "ByHand"), batch=BATCH, seq=SEQ).fold
-    real = Source(ByHand(), hooks, "ByHand")
+    fold = capture(TorchSource(ByHand().to("meta"), hooks, "ByHand"), batch=BATCH, seq=SEQ).fold
+    real = TorchSource(ByHand(), hooks, "ByHand")
     with kept(real.module, blocks=[]) as seen:
         step(real, {"x": torch.zeros(BATCH, SEQ, 16)})
     assert by_block(fold) == pytest.approx(seen, rel=TOLERANCE)
@@ -104,15 +104,15 @@ def kept(module: nn.Module, blocks: Iterable[str]) -> Iterator[Mapping[str, int]
         handle.remove()
 
 
-def with_values(source: Source, folder: Path) -> Source:
+def with_values(source: TorchSource, folder: Path) -> TorchSource:
     """The model with numbers in it: made by transformers from the configuration in the folder, or ours filled in."""
     torch.manual_seed(0)
     if (folder / "config.json").exists():
         config = AutoConfig.from_pretrained(folder, use_cache=False)
         config._experts_implementation = source.module.config._experts_implementation
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        return Source(auto.from_config(config, dtype=torch.float32), source.hooks, source.place)
+        return TorchSource(auto.from_config(config, dtype=torch.float32), source.hooks, source.place)
     module = source.module.float().to_empty(device="cpu")
     for tensor in module.state_dict().values():
         tensor.copy_(torch.rand(tensor.shape))
-    return Source(module, source.hooks, source.place)
+    return TorchSource(module, source.hooks, source.place)

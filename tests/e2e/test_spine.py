@@ -8,8 +8,7 @@ from torch import nn
 
 from meshwright.ir.analysis.account import account_fold, parameters
 from meshwright.ir.analysis.microbatch import microbatch
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.graph.fold import Fold, shortened, unfold
 from meshwright.ir.graph.reader import parse_fold
 from meshwright.ir.graph.text import fold_text

@@ -19,7 +19,7 @@ from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.verify.interpreted.step import step_differences
 from meshwright.ir.analysis.loops import body_loops
 from meshwright.ir.errors import DegreeImpossible, LayoutNotExpressible
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, name_of, template
 from meshwright.ir.program.lower import lower

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.decisions.apart import apart
 from meshwright.ir.errors import FoldInstances
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.graph.fold import Fold, Segment, unfold
 from meshwright.ir.graph.numbers import numbers_of, with_numbers, without_numbers
 from meshwright.ir.graph.text import fold_text, parse_fold

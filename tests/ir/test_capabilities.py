@@ -24,8 +24,7 @@ from meshwright.ir.errors import (
     ScheduleNotExpressible,
     StorageNotExpressible,
 )
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import CONTEXT, Degrees, template
 from meshwright.ir.names.stages import layer_calls

@@ -18,10 +18,9 @@ import pytest
 from meshwright.ir.analysis.saved import saved_bytes
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import UnknownStyle, WrongKept
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.frontends.torch_.sources.shape_toml import build
-from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, template

@@ -22,10 +22,10 @@ from meshwright.ir.errors import (
     SequenceIndivisible,
     WidthIndivisible,
 )
-from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.door import capture
 from meshwright.ir.frontends.shape import Shape
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.sources.shape_toml import build
-from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, template, uses
 from meshwright.ir.program.lower import lower
 from meshwright.ir.sharding.adjoint import Split
@@ -258,7 +258,7 @@ def test_a_width_counts_where_it_is_read() -> None:
         example_inputs=lambda batch, seq: {"tokens": torch.zeros(batch, seq, dtype=torch.int64)},
         loss=lambda outputs, batch: F.cross_entropy(outputs.flatten(0, 1), batch["tokens"].flatten()),
     )
-    fold = capture(Source(Some(), hooks, "some"), batch=4, seq=8).fold
+    fold = capture(TorchSource(Some(), hooks, "some"), batch=4, seq=8).fold
     assert any(param.value in fold.body["embed"].graph.outputs for param in fold.body["embed"].graph.params)
     check(Degrees(tp=4), fold, 4, 4)
 

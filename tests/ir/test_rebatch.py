@@ -11,9 +11,8 @@ import pytest
 
 from meshwright.ir.analysis.rebatch import batch_of, in_proportion, with_batch
 from meshwright.ir.errors import CannotRebatch
-from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.graph.text import fold_text
 from meshwright.ir.rules import register_rule, unregister_rule
@@ -26,7 +25,7 @@ REAL = ("own-llama-8b", "gpt2", "mixtral-8x7b", "lora-llama-8b")
 ROUTED = ("mixtral-8x7b", "deepseek-v3")
 
 
-def at(source: Source, batch: int, seq: int = SEQ) -> Fold:
+def at(source: TorchSource, batch: int, seq: int = SEQ) -> Fold:
     return capture(source, batch=batch, seq=seq).fold
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from meshwright.backends.torch_.verify.apart import Apart
 from meshwright.ir.analysis.weights import COUNT, MEAN, SUM, Weight, counted_in, weights_of
 from meshwright.ir.errors import EmissionLoss
-from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.tracing.export import trace
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromSegment, Segment
 from meshwright.ir.graph.graph import Input
@@ -54,7 +54,7 @@ def weights(loss: Any, kind: type[nn.Module] = Scaled) -> tuple[Weight, ...]:
         model = kind()
     given = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in batch().items()}
     dims = {name: ("b", *[""] * (one.dim() - 1)) for name, one in given.items()}
-    source = Source(model, Hooks(loss=loss, dims=dims), "here")
+    source = TorchSource(model, Hooks(loss=loss, dims=dims), "here")
     return weights_of(trace(source, given).graph)
 
 

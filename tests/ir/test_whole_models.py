@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from meshwright.ir.analysis.saved import saved_bytes
-from meshwright.ir.frontends.contract import Hooks, Source, load_factory
 from meshwright.ir.frontends.torch_.operators.moe import use_with_transformers
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource, load_factory
 from meshwright.ir.frontends.torch_.tracing.export import Step, trace
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.rules import rule_of
@@ -62,7 +62,7 @@ def loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:
     return F.cross_entropy(outputs.logits.float().flatten(0, 1), batch["targets"].flatten())
 
 
-def hugging_face(name: str) -> Source:
+def hugging_face(name: str) -> TorchSource:
     transformers = pytest.importorskip("transformers")
     config, settings = CONFIGS[name]
     model = getattr(transformers, name)(getattr(transformers, config)(**settings))
@@ -72,10 +72,10 @@ def hugging_face(name: str) -> Source:
         if hasattr(module, "config"):
             module.config._experts_implementation = implementation
     make = encoder_decoder_inputs if name.startswith("T5") else inputs
-    return Source(model, Hooks(example_inputs=make, loss=loss), name)
+    return TorchSource(model, Hooks(example_inputs=make, loss=loss), name)
 
 
-def example(reference: str) -> Source:
+def example(reference: str) -> TorchSource:
     """An example model, with weights."""
     source = load_factory(f"{EXAMPLES}/{reference}")
     model = source.module.to_empty(device="cpu")
@@ -84,12 +84,12 @@ def example(reference: str) -> Source:
     return replace(source, module=model)
 
 
-def batch_of(source: Source) -> dict[str, Tensor]:
+def batch_of(source: TorchSource) -> dict[str, Tensor]:
     assert source.hooks.example_inputs is not None
     return dict(source.hooks.example_inputs(BATCH, SEQ))
 
 
-def kept_by_hooks(model: nn.Module, source: Source, batch: Any) -> int:
+def kept_by_hooks(model: nn.Module, source: TorchSource, batch: Any) -> int:
     """Bytes of unique storages, parameters and buffers excluded."""
     ours = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     storages: dict[int, int] = {}
@@ -105,13 +105,13 @@ def kept_by_hooks(model: nn.Module, source: Source, batch: Any) -> int:
     return sum(storages.values())
 
 
-MODELS: dict[str, Callable[[], Source]] = {
+MODELS: dict[str, Callable[[], TorchSource]] = {
     **{name: lambda name=name: hugging_face(name) for name in CONFIGS},
     **{name: lambda name=name: example(name) for name in ("unet.py:tiny", "llama.py:tiny", "lora_llama.py:tiny")},
 }
 
 
-def traced(source: Source, batch: dict[str, Tensor]) -> tuple[Graph, Source, dict[str, Tensor]]:
+def traced(source: TorchSource, batch: dict[str, Tensor]) -> tuple[Graph, TorchSource, dict[str, Tensor]]:
     """The graph, and the model and batch on meta that it was traced with."""
     on_meta = {key: torch.empty_like(value, device="meta") for key, value in batch.items()}
     source.module.train()

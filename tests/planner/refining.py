@@ -13,7 +13,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
 from meshwright.ir.decisions.decisions import Decisions
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import load_model
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.program import Program
 from meshwright.ir.target.workload import Workload, stack_named

@@ -10,7 +10,7 @@ import pytest
 from meshwright.backends.torch_.emit.write import needed
 from meshwright.backends.torch_.verify import emitted
 from meshwright.ir.errors import DependencyMissing, EmissionTarget, VerificationTooLarge
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import load_model
 from meshwright.planner.check.needs import PROCESS_BYTES, needs_of
 from meshwright.planner.cli.exits import MISMATCH
 from meshwright.planner.cli.main import main

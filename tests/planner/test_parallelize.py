@@ -18,8 +18,7 @@ from torch import nn
 
 import meshwright
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.planner.cli.main import main
 from meshwright.planner.plan.parallelize import Parallelized, same_parameters
 from tests.ir.frontends.tiny import write_config

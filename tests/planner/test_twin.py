@@ -24,10 +24,9 @@ from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.decisions.project import Sizes, layers_of, projected, sizes_of
 from meshwright.ir.errors import NoTwin
-from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.small.same import Scale
-from meshwright.ir.frontends.torch_.small.twin import twin_of
+from meshwright.ir.frontends.door import load_model, twin_of
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource
+from meshwright.ir.frontends.twin import Scale
 from meshwright.ir.names import Degrees
 from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups
 from meshwright.ir.sharding.mesh import Mesh
@@ -319,7 +318,7 @@ class Model(nn.Module):
 """
 
 
-def own_model(folder: Path, rest: str) -> tuple[Source, str]:
+def own_model(folder: Path, rest: str) -> tuple[TorchSource, str]:
     file = folder / "mine.py"
     file.write_text(OWN_MODEL.format(rest=rest))
     return load_model(f"{file}:big"), f"{file}:big"

@@ -10,10 +10,9 @@ from typing import Any
 from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.backends.torch_.emit import Subject
 from meshwright.ir.decisions.decisions import Schedule
-from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
-from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
+from meshwright.ir.frontends.door import calls_of, capture, load_model
+from meshwright.ir.frontends.folding.captured import Captured
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.stages import layer_calls
@@ -29,12 +28,12 @@ RANKS, SEQ = 64, 512
 
 
 @cache
-def seen(model: str, batch: int) -> tuple[Source, Captured]:
+def seen(model: str, batch: int) -> tuple[TorchSource, Captured]:
     source = load_model(model, dtype="bf16")
     return source, capture(source, batch=batch, seq=SEQ)
 
 
-def captured(model: str, batch: int) -> tuple[Source, Fold]:
+def captured(model: str, batch: int) -> tuple[TorchSource, Fold]:
     source, found = seen(model, batch)
     return source, found.fold
 

@@ -4,12 +4,12 @@
 
 | module | what it has |
 |---|---|
-| `installed` | whether JAX is there, and which one is meant by a file |
+| `door` | what the planner asks of this front end; whether a file is written in JAX |
 | `models` | what a factory may return, as parameters by path and a function of them |
 | `source` | the hooks beside a factory, and one training step as a jaxpr |
 | `flat` | a jaxpr as one list of equations; scans over parameters become stacks of blocks |
 | `rooms` | which block every equation of an unrolled model lies in |
 | `primitives` | the walk from equations to operators, by tables |
-| `capture` | the front door |
+| `capture` | a source and a workload in, a fold out |
 | `dtypes` | JAX's dtypes in our words |
 """

@@ -6,31 +6,29 @@ that does not, the model is one body. Both are said in the notes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from meshwright.ir.analysis.rebatch import batched_laws
 from meshwright.ir.errors import HookUnusable, MeshwrightError
-from meshwright.ir.frontends.assemble import NotFoldable
-from meshwright.ir.frontends.contract import Factory
-from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed
+from meshwright.ir.frontends.folding.assemble import NotFoldable
+from meshwright.ir.frontends.folding.captured import Captured
+from meshwright.ir.frontends.folding.emit import Written
+from meshwright.ir.frontends.folding.handles import Traced
+from meshwright.ir.frontends.folding.sections import joined
+from meshwright.ir.frontends.folding.segment import fold_trace, names_of
+from meshwright.ir.frontends.folding.stacks import Stack
+from meshwright.ir.frontends.folding.terms import Term
+from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.jax_.flat import Flat, flattened
 from meshwright.ir.frontends.jax_.primitives import elementwise, indexing, products, shapes
 from meshwright.ir.frontends.jax_.primitives.translate import Lowering, Translator
 from meshwright.ir.frontends.jax_.rooms import placed
-from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, refused, source_of, traced
+from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
 from meshwright.ir.frontends.recognise.recognised import recognised
 from meshwright.ir.frontends.recognise.sharing import shared
-from meshwright.ir.frontends.sections import joined
-from meshwright.ir.frontends.segment import fold_trace, names_of
-from meshwright.ir.frontends.torch_.constants.constants import Term
-from meshwright.ir.frontends.torch_.operators.values import Traced
-from meshwright.ir.frontends.torch_.tracing.capture import Captured
-from meshwright.ir.frontends.torch_.tracing.reduce import Stack
-from meshwright.ir.graph.constants import batched
+from meshwright.ir.graph.constants import Constant, Held, batched
 from meshwright.ir.graph.graph import Graph, Op, Update
 
 TABLE: dict[str, Lowering] = {**elementwise.TABLE, **shapes.TABLE, **products.TABLE, **indexing.TABLE}
@@ -45,19 +43,13 @@ class Coverage:
     opaque: int
 
 
-def load(factory: Factory, time_limit_s: float = TIME_LIMIT_S) -> JaxSource | None:
-    """The model of a factory, with the hooks beside it; None if it returns a model of torch after all."""
-    place = f"{factory.path}:{factory.name}"
-    found = source_of(factory, capture, time_limit_s)
-    if isinstance(found, JaxSource):
-        return found
-    if isinstance(found, nn.Module):
-        return None
-    raise refused(found, place)
+def unwritten(term: Term, held: Callable[[Term], Held | None]) -> Constant:
+    """A constant that no code makes yet."""
+    return Constant(shape=term.shape, dtype=term.dtype, problem="no code is written for JAX yet")
 
 
-def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0) -> Captured:
-    """The fold of a model's training step on `batch` sequences of `seq` tokens."""
+def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0, written: Written = unwritten) -> Captured:
+    """The fold of a model's training step on `batch` sequences of `seq` tokens; constants as they are `written`."""
     with blamed(source.place):
         example = example_batch(source, batch, seq)
         labels, notes = _labels(source, example, batch, seq)
@@ -67,7 +59,7 @@ def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0) -> Captur
     for whole in (False, True):
         flat = placed(flattened(step.jaxpr, step.leaves, whole=whole, seed=seed))
         stacks = tuple(flat.stacks)
-        graph, _ = translated(flat, step, labels, stacks)
+        graph, _ = translated(flat, step, labels, stacks, written=written)
         try:
             fold = fold_trace(graph.graph, stacks, dict(_classes(source, stacks)))
         except NotFoldable as reason:
@@ -76,7 +68,7 @@ def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0) -> Captur
         break
     else:
         stacks = ()
-        graph, _ = translated(flat, step, labels, ())
+        graph, _ = translated(flat, step, labels, (), written=written)
         fold = fold_trace(graph.graph, (), {})
     return Captured(
         fold=fold,
@@ -88,7 +80,13 @@ def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0) -> Captur
 
 
 def translated(
-    flat: Flat, step: Step, labels: Mapping[str, tuple[str, ...]], stacks: Sequence[Stack], *, raw: bool = False
+    flat: Flat,
+    step: Step,
+    labels: Mapping[str, tuple[str, ...]],
+    stacks: Sequence[Stack],
+    *,
+    raw: bool = False,
+    written: Written = unwritten,
 ) -> tuple[Traced, Coverage]:
     """The graph of a flat step, with composites recognised unless it is to stay `raw`."""
     t = Translator(names_of(stacks), TABLE)
@@ -105,7 +103,7 @@ def translated(
         graph = recognised(shared(graph), constants)
         constants = {value: term for value, term in constants.items() if value in graph.types}
     notes = tuple(dict.fromkeys((*flat.notes, *t.notes)))
-    return Traced(graph, constants, notes, t.made(constants)), Coverage(len(flat.equations), t.opaque_count)
+    return Traced(graph, constants, notes, t.made(constants, written)), Coverage(len(flat.equations), t.opaque_count)
 
 
 def _finished(t: Translator, loss: str, updates: Sequence[Update]) -> Graph:

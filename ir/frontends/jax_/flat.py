@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from meshwright.ir.frontends.folding.stacks import SHORT_WALK, Stack, short_walk
 from meshwright.ir.frontends.foreign import HOME
 from meshwright.ir.frontends.jax_.dtypes import type_of
-from meshwright.ir.frontends.torch_.tracing.reduce import SHORT_WALK, Stack, short_walk
 from meshwright.ir.graph.graph import Type
 
 CALLS = frozenset(

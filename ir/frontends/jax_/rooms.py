@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.frontends.jax_.flat import Flat
-from meshwright.ir.frontends.torch_.tracing.reduce import Stack
 
 _NUMBERED = re.compile(r"(?:^|(?<=\.))([A-Za-z]\w*_)?(\d+)(?=\.|$)")
 

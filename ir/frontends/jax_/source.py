@@ -12,9 +12,9 @@ The hooks are those of the model contract (`meshwright.ir.frontends.contract`), 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -22,12 +22,11 @@ from meshwright.ir.errors import (
     DataDependentControlFlow,
     FactoryRaised,
     ForwardRaised,
-    HookUnusable,
     MeshwrightError,
     NoExampleInputs,
     NoLoss,
 )
-from meshwright.ir.frontends.contract import Factory
+from meshwright.ir.frontends.contract import Factory, check_hooks
 from meshwright.ir.frontends.foreign import (
     TIME_LIMIT_S,
     Interrupted,
@@ -41,11 +40,15 @@ from meshwright.ir.frontends.jax_.dtypes import type_of
 from meshwright.ir.frontends.jax_.flat import Leaf
 from meshwright.ir.frontends.jax_.models import Made, model_of, path_of
 
-if TYPE_CHECKING:
-    from meshwright.ir.frontends.torch_.tracing.capture import Captured
-
 TRACE_LIMIT_S = 600.0
 CAST = {"bf16": jax.numpy.bfloat16, "f16": jax.numpy.float16, "f64": jax.numpy.float64}
+TAKEN = {
+    "example_inputs": ("batch", "seq"),
+    "loss": ("outputs", "batch"),
+    "optimizer": (),
+    "forward": ("model", "batch"),
+}
+"""What each hook is called with."""
 WORKLOAD_DTYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 """By the names that a workload gives them (`--dtype`)."""
 
@@ -68,49 +71,37 @@ def loss(outputs, batch):
 class JaxSource:
     """A model to plan for. `dtype`, if any, is that of parameters which the factory made in fp32."""
 
+    framework: ClassVar = "jax_"
+
     made: Made
     name: str
     hooks: Mapping[str, Any]
     place: str
-    capture: Callable[..., Captured]
-    """What makes a fold of it (`capture.py`)."""
     config: str = ""
     dtype: str = ""
     beside: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def cast(self) -> bool:
-        """Whether parameters are in another dtype than the factory's."""
-        return bool(self.dtype)
 
     def in_dtype(self, dtype: str) -> JaxSource:
         """With the parameters that the factory made in fp32 in the dtype of a workload."""
         wanted = WORKLOAD_DTYPES[dtype]
         return replace(self, dtype="" if wanted == "f32" else wanted)
 
-    def as_made(self) -> JaxSource:
-        return replace(self, dtype="")
-
-    def captured(self, *, batch: int, seq: int, seed: int = 0) -> Captured:
-        """The fold of its training step."""
-        return self.capture(self, batch=batch, seq=seq, seed=seed)
+    def as_made(self) -> JaxSource | None:
+        """With all parameters in the dtypes in which the factory made them; None if they are."""
+        return replace(self, dtype="") if self.dtype else None
 
 
-def source_of(
-    factory: Factory, capture: Callable[..., Captured], time_limit_s: float = TIME_LIMIT_S
-) -> JaxSource | Any:
+def source_of(factory: Factory, time_limit_s: float = TIME_LIMIT_S) -> JaxSource | Any:
     """The model of a factory with the hooks beside it; what is no model of JAX as it is."""
     beside, place = factory.beside, factory.path
-    hooks = {name: beside.get(name) for name in ("example_inputs", "loss", "dims", "optimizer", "forward")}
-    for name in ("example_inputs", "loss", "forward", "optimizer"):
-        if hooks[name] is not None and not callable(hooks[name]):
-            raise HookUnusable(place=f"{place}, {name}", cause=f"{name} is no function", fix="make it one")
+    hooks = {name: beside.get(name) for name in (*TAKEN, "dims")}
+    check_hooks(hooks, TAKEN, place)
     with guarded(place, time_limit_s):
         found = model_of(factory.make, place, hooks["forward"])
     if not isinstance(found, tuple) or len(found) != 2 or not callable(found[0]):
         return found
     made, name = found
-    return JaxSource(made, name, hooks, place, capture, beside=beside)
+    return JaxSource(made, name, hooks, place, beside=beside)
 
 
 def refused(made: Any, place: str) -> FactoryRaised:

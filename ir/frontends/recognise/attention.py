@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from meshwright.ir.frontends.masks import MaskLaw
+from meshwright.ir.frontends.folding.masks import MaskLaw
 from meshwright.ir.frontends.recognise.rewriting import Sweep
 from meshwright.ir.graph.graph import Attr, Op, Type
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from meshwright.ir.frontends import masks
+from meshwright.ir.frontends.folding import masks
 from meshwright.ir.frontends.recognise.activations import bias, gelu, log_softmax, logsumexp, silu, softmax
 from meshwright.ir.frontends.recognise.attention import attention
 from meshwright.ir.frontends.recognise.losses import averaged, cross_entropy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.ir.frontends.layout import contiguous, ordered, taken_strides, view_strides
+from meshwright.ir.frontends.folding.layout import contiguous, ordered, taken_strides, view_strides
 from meshwright.ir.graph.graph import Graph, Op
 
 VIEWS = ("view", "permute", "select", "slice", "expand", "split")

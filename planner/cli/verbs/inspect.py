@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 
 from meshwright.ir.errors import UnknownStep
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import load_model
 from meshwright.ir.graph.fold import Fold
 from meshwright.planner.question.inspection import STEPS, Workload, report, to_json, verified
 

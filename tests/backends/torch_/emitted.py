@@ -17,9 +17,7 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Job
 from meshwright.ir.decisions.apart import apart
 from meshwright.ir.decisions.decisions import Decisions
-from meshwright.ir.frontends.load import in_dtype, load_model
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import calls_of, capture, load_model
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template
@@ -39,7 +37,7 @@ MIXED = Workload(global_batch=BATCH, seq=SEQ, precision="bf16")
 @cache
 def model(batch: int = BATCH, reference: str = TINY, dtype: str = "fp32") -> tuple[Fold, Calls]:
     """As it is traced on a micro-batch. Its factory makes it in fp32."""
-    source = in_dtype(load_model(reference), dtype)
+    source = load_model(reference).in_dtype(dtype)
     found = capture(source, batch=batch, seq=SEQ)
     return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, constants=found.constants)
 

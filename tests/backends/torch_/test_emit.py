@@ -29,8 +29,7 @@ from meshwright.ir.errors import (
     MeshwrightError,
     RanksFailed,
 )
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.door import calls_of, load_model
 from meshwright.ir.names.pinned import Allowed, Pinned
 from meshwright.ir.sharding.adjoint import Split, Strategy
 from meshwright.ir.sharding.placement import Placement

@@ -19,9 +19,7 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.printed.language.ring import KERNELS, ring
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import calls_of, capture, load_model
 from meshwright.ir.graph.graph import Op
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program.lower import lower

@@ -17,10 +17,8 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import calls_of, capture, load_model
 from meshwright.ir.frontends.torch_.operators.moe import routed_experts
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
-from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, template

@@ -13,9 +13,7 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.groups import groups_of, unlike
 from meshwright.backends.torch_.verify.run.fake import counted
 from meshwright.ir.errors import RanksFailed
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import calls_of, capture, load_model
 from meshwright.ir.names import template
 from meshwright.ir.program.lower import lower
 from meshwright.ir.target.workload import Workload

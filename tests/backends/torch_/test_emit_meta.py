@@ -13,8 +13,7 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.write import initial
 from meshwright.backends.torch_.verify.emitted import Verified, drawn_apart
 from meshwright.ir.errors import EmissionModel
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.door import calls_of, load_model
 from meshwright.planner.plan.twin import twinned
 from tests.backends.torch_.emitted import TINY, subject, unclean, written
 from tests.backends.torch_.proved import proved

@@ -22,9 +22,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.small.same import Scale
-from meshwright.ir.frontends.torch_.small.twin import twin_of
+from meshwright.ir.frontends.door import load_model, twin_of
+from meshwright.ir.frontends.twin import Scale
 from tests.backends.torch_.emitted import ROOT, subject
 
 MODULES = ("embedding", "blocks", "attention_norm", "attention", "feed_forward_norm", "feed_forward", "norm", "head")

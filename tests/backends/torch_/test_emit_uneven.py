@@ -15,7 +15,7 @@ import torch
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions.decisions import Schedule
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import load_model
 from meshwright.ir.names import Degrees
 from tests.backends.torch_.emitted import MIXED, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned

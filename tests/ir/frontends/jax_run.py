@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, EAGER
+from meshwright.ir.frontends.folding.captured import Captured
+from meshwright.ir.frontends.jax_.capture import capture
 from meshwright.ir.frontends.jax_.models import path_of
 from meshwright.ir.frontends.jax_.source import JaxSource, _loss, example_batch
-from meshwright.ir.frontends.torch_.tracing.capture import Captured
+from meshwright.ir.frontends.torch_.constants.code import constant_of
 from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.graph import Graph
 from tests.ir.frontends.run import lines_run
@@ -129,6 +131,11 @@ def evaluated(graph: Graph, values: dict[str, Tensor], captured: Captured) -> di
             assert result.dtype == DTYPES[expected.dtype], (op, result.dtype)
             values[name] = result
     return values
+
+
+def with_code(source: JaxSource, *, batch: int, seq: int) -> Captured:
+    """A model whose constants are made by torch, as `evaluated` runs them."""
+    return capture(source, batch=batch, seq=seq, written=constant_of)
 
 
 def in_fp64(source: JaxSource) -> JaxSource:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.torch_.sources.dtypes import TORCH_DTYPES
 from meshwright.ir.graph.constants import Constant, Held
 from tests.ir.frontends.run import lines_run

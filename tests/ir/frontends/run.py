@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, EAGER
-from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.folding.handles import Traced
 from meshwright.ir.graph.constants import Constant, Held
 
 

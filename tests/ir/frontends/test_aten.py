@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.ir.analysis.account import account
-from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.folding.handles import Traced
 from meshwright.ir.frontends.torch_.operators.aten import LOWERINGS
 from meshwright.ir.frontends.torch_.operators.moe import combine, dispatch
-from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.tracing.export import trace
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.rules import kinds
@@ -499,7 +499,7 @@ def traced(body: Body) -> tuple[Net, dict[str, Any], Traced]:
     net = Net(body).double()
     batch = {"x": torch.randn(2, 3, 4, dtype=torch.float64), "i": torch.randint(0, 4, (2, 3))}
     hooks = Hooks(lambda b, s: batch, lambda outputs, _: outputs.double().sin().sum())
-    return net, batch, trace(Source(net, hooks, "Net"), batch)
+    return net, batch, trace(TorchSource(net, hooks, "Net"), batch)
 
 
 def test_writes_in_place_go_where_torch_writes() -> None:
@@ -635,7 +635,7 @@ def test_tied_parameters_are_one_value() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.b(self.a(x)).sum()
 
-    graph = trace(Source(Tied(), Hooks(), "Tied"), {"x": torch.zeros(2, 4)}).graph
+    graph = trace(TorchSource(Tied(), Hooks(), "Tied"), {"x": torch.zeros(2, 4)}).graph
     assert [param.paths for param in graph.params] == [("a.weight", "b.weight")]
 
 

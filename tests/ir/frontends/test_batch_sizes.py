@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.torch_.small.batch_sizes import code_of, cut, fixed_sizes, smaller
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 
 
 def images(batch: int, seq: int) -> dict[str, Any]:
@@ -23,8 +23,8 @@ def images(batch: int, seq: int) -> dict[str, Any]:
     }
 
 
-def source(make: Any) -> Source:
-    return Source(nn.Linear(2, 2), Hooks(make), "here")
+def source(make: Any) -> TorchSource:
+    return TorchSource(nn.Linear(2, 2), Hooks(make), "here")
 
 
 FIXED = {"images": {1: 3, 2: 8, 3: 6}, "sound": {1: 12}, "labels": {}, "pairs": {}}

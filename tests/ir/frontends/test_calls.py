@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.ir.errors import EmissionModel
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of
+from meshwright.ir.frontends.door import calls_of, load_model
 from meshwright.ir.frontends.torch_.tracing.reduce import find_stacks
 from meshwright.ir.graph.calls import Calls
 

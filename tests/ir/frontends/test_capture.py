@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from meshwright.ir.analysis.account import parameters
 from meshwright.ir.errors import DataDependentControlFlow, ForwardRaised, MeshwrightError
-from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.sources.hf_config import adopted
 from meshwright.ir.frontends.torch_.tracing import export as torch_export
-from meshwright.ir.frontends.torch_.tracing.capture import capture
 
 DEPTH = 6
 
@@ -37,9 +37,9 @@ def in_turn(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return x
 
 
-def source_of(run: Callable[[nn.ModuleList, Tensor], Tensor]) -> Source:
+def source_of(run: Callable[[nn.ModuleList, Tensor], Tensor]) -> TorchSource:
     with torch.device("meta"):
-        return Source(Net(run), Hooks(lambda batch, seq: {"x": torch.empty(batch, 4)}), "net")
+        return TorchSource(Net(run), Hooks(lambda batch, seq: {"x": torch.empty(batch, 4)}), "net")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_no_part_of_a_model_of_several_keeps_a_cache() -> None:
         )
         module = LlavaForConditionalGeneration(config)
     assert config.text_config.use_cache is True
-    source = adopted(Source(module, Hooks(), "llava"))
+    source = adopted(TorchSource(module, Hooks(), "llava"))
     assert config.text_config.use_cache is False
     assert not any("fewer blocks" in note for note in capture(source, batch=2, seq=8).notes)
 
@@ -135,7 +135,7 @@ class Still(nn.Module):
 
 def test_what_no_gradient_of_the_loss_comes_to_is_not_trained() -> None:
     with torch.device("meta"):
-        source = Source(Still(), Hooks(lambda batch, seq: {"x": torch.empty(batch, 4)}), "still")
+        source = TorchSource(Still(), Hooks(lambda batch, seq: {"x": torch.empty(batch, 4)}), "still")
     found = capture(source, batch=2, seq=8)
     trained = {path for path, (param, _) in parameters(found.fold).items() if param.requires_grad}
     assert trained == {"parts.both.weight", "parts.plain.weight", "table"}

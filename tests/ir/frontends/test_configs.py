@@ -25,12 +25,11 @@ from meshwright.ir.errors import (
     ShapeKeyUnknown,
     UnknownModelType,
 )
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.frontends.shape import read_shape, validated
 from meshwright.ir.frontends.torch_.sources import hf_config
 from meshwright.ir.frontends.torch_.sources.decoder import Decoder
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from tests.ir.frontends.tiny import EXAMPLES, write_config
 from tests.mutations import mutated, refusal
 
@@ -139,12 +138,12 @@ def test_language_models_of_a_factory_are_trained_as_such_unless_hooks_say_other
 
     with torch.device("meta"):
         language, hidden = GPT2LMHeadModel(config), GPT2Model(GPT2Config(**GPT2))
-    assert hf_config.adopted(Source(language, Hooks(), "here")).hooks.dims.keys() == {"input_ids", "targets"}
+    assert hf_config.adopted(TorchSource(language, Hooks(), "here")).hooks.dims.keys() == {"input_ids", "targets"}
     assert not language.config.use_cache
     for model, hooks in ((language, Hooks(made)), (language, Hooks(loss=loss)), (hidden, Hooks())):
-        assert hf_config.adopted(Source(model, hooks, "here")).hooks is hooks
+        assert hf_config.adopted(TorchSource(model, hooks, "here")).hooks is hooks
     assert not hidden.config.use_cache
-    plain = Source(torch.nn.Linear(2, 2), Hooks(), "here")
+    plain = TorchSource(torch.nn.Linear(2, 2), Hooks(), "here")
     assert hf_config.adopted(plain) is plain
 
 

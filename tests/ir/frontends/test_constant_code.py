@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.frontends import emit
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import capture, load_model
+from meshwright.ir.frontends.folding.captured import Captured, at_batch
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.torch_.constants.code import WIDTH, constant_of
-from meshwright.ir.frontends.torch_.constants.constants import Term
-from meshwright.ir.frontends.torch_.operators import writing
+from meshwright.ir.frontends.torch_.operators import translate, writing
 from meshwright.ir.frontends.torch_.operators.values import tensor_term
 from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
-from meshwright.ir.frontends.torch_.tracing.capture import Captured, at_batch, capture
 from meshwright.ir.frontends.torch_.tracing.export import trace
 from meshwright.ir.graph.constants import Constant, Held
 from tests.ir.frontends.reference import compared, reference
@@ -68,7 +67,7 @@ def held_to(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(compared(term, held, constant) and f"{constant.text}: {compared(term, held, constant)}")
         return constant
 
-    monkeypatch.setattr(emit, "constant_of", spied)
+    monkeypatch.setattr(translate, "constant_of", spied)
     return found
 
 
@@ -304,7 +303,7 @@ class Model(nn.Module):
         return x + self.kinds["long"].sin()
 
 
-def source_of(device: str) -> Source:
+def source_of(device: str) -> TorchSource:
     with torch.device(device):
         model = Model()
     hooks = Hooks(
@@ -312,7 +311,7 @@ def source_of(device: str) -> Source:
         loss=lambda outputs, _: outputs.sum(),
         dims={"x": ("b", "h")},
     )
-    return Source(model, hooks, "model.py")
+    return TorchSource(model, hooks, "model.py")
 
 
 def test_attributes_of_blocks_are_read_in_blocks() -> None:
@@ -349,7 +348,7 @@ class Growing(nn.Module):
         return self.linear(x) + steps + torch.arange(seq, device=x.device)[:, None]
 
 
-def growing(shares: bool) -> Source:
+def growing(shares: bool) -> TorchSource:
     with torch.device("meta"):
         model = Growing(shares)
     hooks = Hooks(
@@ -357,7 +356,7 @@ def growing(shares: bool) -> Source:
         loss=lambda outputs, _: outputs.sum(),
         dims={"x": ("b", "s", "h")},
     )
-    return Source(model, hooks, "model.py")
+    return TorchSource(model, hooks, "model.py")
 
 
 def test_lines_for_another_batch() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.ir.frontends.torch_.constants import constants
-from meshwright.ir.frontends.torch_.constants.constants import NotEvaluable, Term, evaluable
+from meshwright.ir.frontends.folding import terms as constants
+from meshwright.ir.frontends.folding.terms import NotEvaluable, Term, evaluable
 
 X = torch.tensor([[0.5, -1.0, 2.0, 3.5], [4.0, 0.25, -6.0, 7.5], [8.0, -9.5, 0.0, 1.5]])
 Y = torch.tensor([[1.0, -1.0, 4.0, 0.5], [-4.0, 2.0, 6.0, 3.0], [2.0, 9.5, 1.0, -1.5]])

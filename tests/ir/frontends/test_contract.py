@@ -31,9 +31,9 @@ from meshwright.ir.errors import (
     UnsupportedDtype,
 )
 from meshwright.ir.frontends import contract, foreign
-from meshwright.ir.frontends.contract import Hooks, Source, source_of
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
+from meshwright.ir.frontends.torch_.sources import factory
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource, source_of
 from meshwright.ir.limits import MODULES
 
 HEAD = """
@@ -199,7 +199,7 @@ def test_a_model_of_too_many_modules_is_refused_while_it_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
     """Also where none of them is registered before all are made, and where they are copies."""
-    monkeypatch.setattr(contract, "MODULES", replace(MODULES, most=100))
+    monkeypatch.setattr(factory, "MODULES", replace(MODULES, most=100))
     text = HEAD.replace("    return Net()", f"    return {made}")
     assert "101 modules of a model, and at most 100" in refused(tmp_path, text, ModelTooLarge).cause
     assert nn.Linear(1, 1).in_features == 1  # nothing is counted any more
@@ -366,12 +366,12 @@ def test_which_functions_of_a_file_are_named(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(FactoryMissing) as caught:
-            contract.load_factory(f"{path}{name}")
+            factory.load_factory(f"{path}{name}")
         found = caught.value
         assert (found.place, found.cause, found.fix) == (str(path), cause, fix.replace("{}", "small, large")), name
     path.write_text(FACTORIES.replace("pass", "w = None\n    def parameters(self): return iter([1])"))
     for name in ("_own", "Net", "small"):
-        assert type(contract.load_factory(f"{path}:{name}").module).__name__ == "Net"
+        assert type(factory.load_factory(f"{path}:{name}").module).__name__ == "Net"
 
 
 def test_hooks_that_can_be_used() -> None:
@@ -554,7 +554,7 @@ def test_positional_inputs_are_named_after_forward() -> None:
             return (self.linear(left) * right).sum()
 
     hooks = Hooks(lambda b, s: (torch.zeros(b, s, 4), torch.zeros(b, s, 4)), dims={"left": ("b", "s", "")})
-    fold = capture(Source(Net().to("meta"), hooks, "Net"), batch=2, seq=3).fold
+    fold = capture(TorchSource(Net().to("meta"), hooks, "Net"), batch=2, seq=3).fold
     assert [(item.value, item.labels) for item, _ in fold.inputs] == [
         ("left", ("b", "s", "")),
         ("right", ("b", "s", "")),

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.verify.interpreted.compare import differences, random_values
 from meshwright.backends.torch_.verify.interpreted.rules import split_differences, strategies
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.segment import fold_trace
+from meshwright.ir.frontends.folding.handles import Traced
+from meshwright.ir.frontends.folding.segment import fold_trace
 from meshwright.ir.frontends.torch_.operators.aside import Board, Crashed, Hung, aside
 from meshwright.ir.frontends.torch_.operators.discover import discovered, small
-from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.tracing.export import trace
 from meshwright.ir.graph.graph import Op, Type
 from meshwright.ir.graph.text import graph_text, parse_graph
@@ -48,7 +48,7 @@ def traced(body: Body) -> Traced:
     net = Net(body).double()
     batch = {"x": torch.randn(4, 8, 8, dtype=torch.float64)}
     hooks = Hooks(lambda b, s: batch, lambda outputs, _: outputs.sin().mean(), dims={"x": ("b", "s", "")})
-    return trace(Source(net, hooks, "Net"), batch)
+    return trace(TorchSource(net, hooks, "Net"), batch)
 
 
 def opaque(body: Body) -> tuple[Op, Signature]:

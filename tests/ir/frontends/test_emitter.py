@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy
 
-from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.torch_.constants.constants import Term
-from meshwright.ir.frontends.torch_.operators.values import Assembly, Attribute, Names, Place
+from meshwright.ir.frontends.folding.emit import Emitter
+from meshwright.ir.frontends.folding.handles import Assembly, Attribute, Names, Place
+from meshwright.ir.frontends.folding.terms import Term
+from meshwright.ir.frontends.torch_.constants.code import constant_of
 from meshwright.ir.graph.graph import Type
 
 
@@ -84,7 +85,7 @@ def test_a_blocks_own_buffer_is_not_the_models_of_that_name() -> None:
     own = emitter("blocks.0")
     inner, outer = (own.add_constant(Term("", (2,), "f32"), path) for path in ("blocks.0.table", "table"))
     values = [own.value(own.keep(Term("mul", (2,), "f32", (leaf, 2)))) for leaf in (inner, outer)]
-    first, second = own.made(values).values()
+    first, second = own.made(values, constant_of).values()
     assert [one.relative for one in (*first.held, *second.held)] == [True, False]
     assert [one.path for one in (*first.held, *second.held)] == ["table", "table"]
 
@@ -95,11 +96,11 @@ def test_attributes_are_read_in_the_block_that_holds_them() -> None:
     places = (Attribute("blocks.0.table"), Attribute("blocks.1.table", ("long",)))
     leaf = own.add_attribute(Term("", (2,), "f32"), places)
     value = own.value(leaf)
-    (made,) = own.made([value]).values()
+    (made,) = own.made([value], constant_of).values()
     assert made.text == 'table = block.table["long"]'
     assert own.producer[value].module == "blocks.1"
     unknown = own.value(own.add_attribute(Term("", (3,), "f32"), ()))
-    assert own.made([unknown]).popitem()[1].problem
+    assert own.made([unknown], constant_of).popitem()[1].problem
 
 
 def test_where_constants_stand() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.ir.frontends.assemble import NotFoldable
-from meshwright.ir.frontends.segment import fold_trace, names_of, unlike
-from meshwright.ir.frontends.torch_.tracing.reduce import Stack
+from meshwright.ir.frontends.folding.assemble import NotFoldable
+from meshwright.ir.frontends.folding.segment import fold_trace, names_of, unlike
+from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.graph.fold import Fold, FromPrevious, FromSegment
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.graph.text import fold_text, parse_fold, parse_graph

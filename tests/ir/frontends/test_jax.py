@@ -30,17 +30,14 @@ from meshwright.ir.errors import (  # noqa: E402
     NoLoss,
     NoTwin,
 )
-from meshwright.ir.frontends.jax_.installed import missing  # noqa: E402
-from meshwright.ir.frontends.load import load_model  # noqa: E402
-from meshwright.ir.frontends.torch_.small.shrink import Scale  # noqa: E402
-from meshwright.ir.frontends.torch_.small.twin import twin_of  # noqa: E402
-from meshwright.ir.frontends.torch_.tracing.calls import calls_of  # noqa: E402
-from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture  # noqa: E402
+from meshwright.ir.frontends.door import calls_of, capture, load_model, twin_of  # noqa: E402
+from meshwright.ir.frontends.folding.captured import Captured  # noqa: E402
+from meshwright.ir.frontends.twin import Scale  # noqa: E402
 from meshwright.ir.graph.fold import unfold  # noqa: E402
 from meshwright.ir.verify.graphs import verify_fold  # noqa: E402
 from meshwright.planner.cli.main import main  # noqa: E402
 from meshwright.planner.question.inspection import loop_reports  # noqa: E402
-from tests.ir.frontends.jax_run import apart, in_fp64  # noqa: E402
+from tests.ir.frontends.jax_run import apart, in_fp64, with_code  # noqa: E402
 
 ZOO = Path(__file__).parent / "jax_zoo"
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -102,7 +99,7 @@ def test_a_graph_is_what_the_model_computes(reference: str) -> None:
     case = MODELS[reference]
     with jax.enable_x64(True):
         source = in_fp64(load_model(f"{ZOO}/{reference}"))
-        captured = source.captured(batch=2, seq=16)
+        captured = with_code(source, batch=2, seq=16)
         verify_fold(captured.fold)
         assert apart(source, captured, 2, 16, case.classes) < case.tolerance
 
@@ -111,7 +108,7 @@ def test_a_graph_is_what_the_model_computes(reference: str) -> None:
 def test_composites_and_blocks_are_found(reference: str) -> None:
     """As people run it, in fp32: no operator is opaque, parameters are all there, blocks are folded."""
     case = MODELS[reference]
-    captured = load_model(f"{ZOO}/{reference}").captured(batch=2, seq=16)
+    captured = capture(load_model(f"{ZOO}/{reference}"), batch=2, seq=16)
     verify_fold(captured.fold)
     found = kinds(captured)
     assert found["opaque"] == 0
@@ -124,7 +121,7 @@ def test_composites_and_blocks_are_found(reference: str) -> None:
 
 
 def test_dropout_is_found_by_its_drawn_mask() -> None:
-    captured = load_model(f"{ZOO}/nnx_.py:gpt_dropout").captured(batch=2, seq=16)
+    captured = capture(load_model(f"{ZOO}/nnx_.py:gpt_dropout"), batch=2, seq=16)
     rates = [op.attr("p") for body in captured.fold.bodies for op in body.graph.ops if op.kind == "dropout"]
     assert rates == [0.1, 0.1]
 
@@ -133,7 +130,7 @@ def test_the_example_is_exact_unrolled_and_scanned() -> None:
     with jax.enable_x64(True):
         for factory in ("tiny", "tiny_scan"):
             source = in_fp64(load_model(f"{EXAMPLES}/jax_llama.py:{factory}"))
-            captured = source.captured(batch=2, seq=16)
+            captured = with_code(source, batch=2, seq=16)
             assert apart(source, captured, 2, 16, 64) < IN_FP32  # its rotary tables are fp32
 
 
@@ -142,7 +139,7 @@ def test_torch_and_jax_decoders_of_one_shape_are_alike() -> None:
     torch_one = capture(load_model(f"{EXAMPLES}/llama.py:tiny"), batch=2, seq=16)
     whole = loops_of(torch_one)
     for factory in ("tiny", "tiny_scan"):
-        jax_one = load_model(f"{EXAMPLES}/jax_llama.py:{factory}").captured(batch=2, seq=16)
+        jax_one = capture(load_model(f"{EXAMPLES}/jax_llama.py:{factory}"), batch=2, seq=16)
         assert jax_one.parameters == torch_one.parameters
         mine, theirs = account_fold(jax_one.fold), account_fold(torch_one.fold)
         assert mine.forward_flops == theirs.forward_flops
@@ -157,7 +154,7 @@ def loops_of(captured: Captured) -> set[tuple[str, int]]:
 
 
 def test_a_deep_scan_is_traced_by_a_few_of_its_blocks() -> None:
-    captured = load_model(f"{EXAMPLES}/jax_llama.py:llama_70b_scan").captured(batch=2, seq=4096)
+    captured = capture(load_model(f"{EXAMPLES}/jax_llama.py:llama_70b_scan"), batch=2, seq=4096)
     assert captured.parameters == 70_553_706_496
     (stack,) = captured.stacks
     assert (stack.path, stack.depth, len(stack.walk)) == ("blocks", 80, 3)
@@ -166,7 +163,7 @@ def test_a_deep_scan_is_traced_by_a_few_of_its_blocks() -> None:
 
 def test_names_are_those_of_the_model() -> None:
     """Rows of stacked parameters are named with the number of their block."""
-    graph = unfold(load_model(f"{ZOO}/linen.py:scanned").captured(batch=2, seq=16).fold)
+    graph = unfold(capture(load_model(f"{ZOO}/linen.py:scanned"), batch=2, seq=16).fold)
     paths = {param.path for param in graph.params}
     assert "layers.Block_0.Dense_0.kernel" not in paths
     assert sum(path.endswith("Dense_0.kernel") and "Block_0" in path for path in paths) == 3
@@ -209,24 +206,29 @@ def test_a_file_that_cannot_be_planned_says_why(
     assert changes[0] in PAIR
     path.write_text(PAIR.replace(*changes))
     with pytest.raises(error) as caught:
-        load_model(f"{path}:build").captured(batch=2, seq=4)
+        capture(load_model(f"{path}:build"), batch=2, seq=4)
     assert str(path.name) in str(caught.value)
 
 
 def test_an_unknown_primitive_is_opaque_and_said(tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(PAIR.replace("(x @ params", "jnp.linalg.cholesky(jnp.eye(4) * x.sum()).sum() * (x @ params"))
-    captured = load_model(f"{path}:build").captured(batch=2, seq=4)
+    captured = capture(load_model(f"{path}:build"), batch=2, seq=4)
     verify_fold(captured.fold)
     assert any("jax::cholesky" in note for note in captured.notes)
     assert kinds(captured)["opaque"] >= 1
 
 
-def test_a_missing_package_names_the_extra() -> None:
-    refusal = missing(ModuleNotFoundError("No module named 'flax'", name="flax.nnx"), "model.py")
-    assert isinstance(refusal, DependencyMissing)
-    assert "meshwright[jax]" in refusal.fix
-    assert missing(ModuleNotFoundError("No module named 'numba'", name="numba"), "model.py") is None
+def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flax", None)
+    (tmp_path / "model.py").write_text("from flax import nnx")
+    with pytest.raises(DependencyMissing) as caught:
+        load_model(f"{tmp_path / 'model.py'}:build")
+    assert "flax" in caught.value.cause
+    assert "meshwright[jax]" in caught.value.fix
+    (tmp_path / "model.py").write_text("import no_such_package")
+    with pytest.raises(FactoryRaised):
+        load_model(f"{tmp_path / 'model.py'}:build")
 
 
 def test_torch_and_jax_decoders_get_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,7 +258,7 @@ def test_no_code_is_written_yet_and_that_is_said(tmp_path: Path) -> None:
 def test_models_of_torch_import_no_jax() -> None:
     script = f"""
 import sys
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import load_model  # noqa: E402
 load_model({str(EXAMPLES / "llama.py")!r} + ":tiny").module
 print([name for name in ("jax", "flax", "equinox", "optax") if name in sys.modules])
 """

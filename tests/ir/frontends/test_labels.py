@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.contract import example_batch
+from meshwright.ir.frontends.door import capture, load_object
+from meshwright.ir.frontends.torch_.sources.factory import example_batch
 from meshwright.ir.frontends.torch_.sources.labels import labelled
-from meshwright.ir.frontends.torch_.sources.module import load_module
-from meshwright.ir.frontends.torch_.tracing.capture import capture
 
 
 class Tagger(nn.Module):
@@ -36,7 +35,7 @@ def loss(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
 
 
 def labels_of(example_inputs: Any, **hooks: Any) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    source = load_module(Tagger(), example_inputs=example_inputs, loss=loss, **hooks)
+    source = load_object(Tagger(), example_inputs=example_inputs, loss=loss, **hooks)
     captured = capture(source, batch=3, seq=5)
     return {item.value: item.labels for item, _ in captured.fold.inputs}, captured.notes
 
@@ -66,7 +65,7 @@ def test_a_hook_of_one_size_leaves_no_names_and_a_note() -> None:
 
 def labelled_dims(make: Any, **hooks: Any) -> tuple[Any, tuple[str, ...]]:
     """Of three sequences of five; labels are in no input of the model, and are named as well."""
-    source = load_module(Tagger(), example_inputs=make, loss=loss, **hooks)
+    source = load_object(Tagger(), example_inputs=make, loss=loss, **hooks)
     found, notes = labelled(source, example_batch(source, 3, 5), batch=3, seq=5)
     return dict(found.hooks.dims), notes
 

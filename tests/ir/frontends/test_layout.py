@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.ir.frontends.layout import broadcast, contiguous, ordered, taken_strides, view_strides
+from meshwright.ir.frontends.folding.layout import broadcast, contiguous, ordered, taken_strides, view_strides
 from meshwright.ir.graph.graph import Op
 
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.ir.errors import SequenceTooLong
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.folding.handles import Traced
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.tracing.export import trace
 from meshwright.ir.graph.graph import Op
 
@@ -49,7 +49,7 @@ def traced(body: Body, *, hugging_face: bool = False) -> Traced:
         net.config = Config()  # type: ignore[assignment]
     hooks = Hooks(lambda b, s: {"x": x}, lambda outputs, _: outputs.sum())
     with torch.device("meta"):
-        return trace(Source(net, hooks, "Net"), {"x": x})
+        return trace(TorchSource(net, hooks, "Net"), {"x": x})
 
 
 def told(op: Op, shape: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.tracing.export import trace
 from tests.ir.frontends.run import execute
 
@@ -45,9 +45,9 @@ class Model(nn.Module):
         return FORWARDS[self.what](self, x)
 
 
-def source(model: nn.Module) -> Source:
+def source(model: nn.Module) -> TorchSource:
     hooks = Hooks(lambda batch, seq: {"x": torch.randn(batch, seq, 4)}, lambda outputs, batch: outputs.square().mean())
-    return Source(model, hooks, "here")
+    return TorchSource(model, hooks, "here")
 
 
 @pytest.mark.parametrize("what", FORWARDS)

@@ -8,8 +8,8 @@ import numpy
 import pytest
 from numpy.typing import NDArray
 
-from meshwright.ir.frontends.masks import MaskLaw, recognise
-from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.folding.masks import MaskLaw, recognise
+from meshwright.ir.frontends.folding.terms import Term
 
 Mask = NDArray[numpy.bool_]
 

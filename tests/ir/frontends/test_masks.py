@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.ir.frontends.masks import MaskLaw, recognise
-from meshwright.ir.frontends.torch_.constants.constants import NotEvaluable, Term
+from meshwright.ir.frontends.folding.masks import MaskLaw, recognise
+from meshwright.ir.frontends.folding.terms import NotEvaluable, Term
 from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.ir.analysis.account import parameters
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 
 DEPTH, WIDTH = 9, 4
 SAYS = "the model treats blocks by their place"
@@ -138,6 +138,6 @@ def reached_by_gradients(run: Callable[[Net, Tensor], Tensor]) -> set[str]:
     return {name for name, one in net.named_parameters() if one.grad is not None}
 
 
-def source_of(run: Callable[[Net, Tensor], Tensor]) -> Source:
+def source_of(run: Callable[[Net, Tensor], Tensor]) -> TorchSource:
     with torch.device("meta"):
-        return Source(Net(run), Hooks(lambda batch, seq: {"x": torch.empty(batch, WIDTH)}), "net")
+        return TorchSource(Net(run), Hooks(lambda batch, seq: {"x": torch.empty(batch, WIDTH)}), "net")

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from meshwright.ir.errors import ForwardRaised, SequenceTooLong
-from meshwright.ir.frontends.contract import Source, source_of
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, source_of
 
 POSITIONS, WIDTH = 24, 8
 
@@ -42,7 +42,7 @@ class Positioned(nn.Module):
         return torch.as_tensor(self.head(self.blocks(self.tokens(tokens) + found)).mean())
 
 
-def source(way: str) -> Source:
+def source(way: str) -> TorchSource:
     with torch.device("meta"):
         model = Positioned(way)
 

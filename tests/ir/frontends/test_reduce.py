@@ -13,9 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.torch_.tracing.capture import capture
-from meshwright.ir.frontends.torch_.tracing.reduce import Stack, find_stacks, reduced, short_walk
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.folding.stacks import Stack, short_walk
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
+from meshwright.ir.frontends.torch_.tracing.reduce import find_stacks, reduced
 
 
 class Block(nn.Module):
@@ -235,7 +236,7 @@ def test_a_model_may_itself_be_a_list() -> None:
     assert stack.holds("0.weight")
     assert not stack.holds("")
     hooks = Hooks(lambda b, s: {"input": torch.randn(b, 4)}, lambda outputs, _: outputs.square().mean())
-    found = capture(Source(model, hooks, "model"), batch=2, seq=1)
+    found = capture(TorchSource(model, hooks, "model"), batch=2, seq=1)
     assert [call.path for call in found.fold.calls() if call.path] == [str(n) for n in range(10)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.ir.frontends.sections import joined
+from meshwright.ir.frontends.folding.sections import joined
 from tests.build import Builder
 
 CASES: dict[str, tuple[list[tuple[int, int]], list[str]]] = {

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.contract import Hooks, Source, example_batch
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.segment import replaced_ops, unlike
-from meshwright.ir.frontends.torch_.tracing.capture import Captured, capture
+from meshwright.ir.frontends.door import capture, load_model
+from meshwright.ir.frontends.folding.captured import Captured
+from meshwright.ir.frontends.folding.segment import replaced_ops, unlike
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource, example_batch
 from meshwright.ir.frontends.torch_.tracing.export import trace
 from meshwright.ir.graph.fold import Fold, FromSegment, unfold
 from meshwright.ir.graph.graph import Graph
@@ -56,7 +56,7 @@ def captured(model: nn.Module) -> Captured:
     def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
         return {"tokens": torch.zeros(batch, seq, dtype=torch.long)}
 
-    source = Source(model.to("meta"), Hooks(example_inputs), "a test")
+    source = TorchSource(model.to("meta"), Hooks(example_inputs), "a test")
     found = capture(source, batch=2, seq=4)
     verify_fold(found.fold)
     whole = trace(source, example_batch(source, 2, 4)).graph

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.contract import Hooks
-from meshwright.ir.frontends.torch_.small.same import Scale
 from meshwright.ir.frontends.torch_.small.shrink import shrunk
 from meshwright.ir.frontends.torch_.small.trial import Recipe
+from meshwright.ir.frontends.torch_.sources.factory import Hooks
+from meshwright.ir.frontends.twin import Scale
 
 SCALE = Scale(layers=2, seq=16, tokens=512)
 

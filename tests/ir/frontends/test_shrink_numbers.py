@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, cast
 import pytest
 from torch import nn
 
-from meshwright.ir.frontends.contract import Hooks
 from meshwright.ir.frontends.torch_.small import shrink, trial
-from meshwright.ir.frontends.torch_.small.same import Scale
 from meshwright.ir.frontends.torch_.small.shrink import shrunk
 from meshwright.ir.frontends.torch_.small.trial import Recipe, Run, Step
+from meshwright.ir.frontends.torch_.sources.factory import Hooks
+from meshwright.ir.frontends.twin import Scale
 
 SCALE = Scale(layers=2, seq=16, tokens=512)
 Held = Mapping[str, tuple[int, ...]]

@@ -15,8 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from meshwright.ir.analysis.saved import saved_bytes
-from meshwright.ir.frontends.contract import Source, example_batch
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, example_batch
 from meshwright.ir.frontends.torch_.tracing.export import Step, trace
 from meshwright.ir.graph.fold import unfold
 from meshwright.ir.rules import rule_of
@@ -35,14 +35,14 @@ NAMES = [*OWN, *SMALL]
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def ready(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Source, Any]:
+def ready(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, TorchSource, Any]:
     """A small model with values, and a batch."""
     name = request.param
     source = with_values(small(name, tmp_path_factory.mktemp(name), layers=2))
     return name, source, batch_of(source, 2, 16)
 
 
-def test_graph_computes_loss_and_gradients(ready: tuple[str, Source, Any]) -> None:
+def test_graph_computes_loss_and_gradients(ready: tuple[str, TorchSource, Any]) -> None:
     _, source, batch = ready
     traced = trace(source, batch)
     before = {path: buffer.clone() for path, buffer in source.module.named_buffers()}
@@ -62,7 +62,7 @@ def test_graph_computes_loss_and_gradients(ready: tuple[str, Source, Any]) -> No
             assert (a - b).abs().max().item() <= EXACT * max(b.abs().max().item(), 1e-3 * largest), path
 
 
-def test_work_is_what_torch_counts(ready: tuple[str, Source, Any]) -> None:
+def test_work_is_what_torch_counts(ready: tuple[str, TorchSource, Any]) -> None:
     """In forward and backward, frozen parameters included. Torch counts attention only where it is written out."""
     name, source, batch = ready
     graph = trace(source, batch).graph
@@ -103,7 +103,7 @@ def test_saved_is_what_hooks_see(name: str, tmp_path: Path) -> None:
     assert saved_bytes(graph, "eager", "cpu") == pytest.approx(sum(storages.values()), rel=TOLERANCE.get(name, 0.01))
 
 
-def test_fold_is_valid_and_unfolds_to_the_whole_trace(ready: tuple[str, Source, Any], tmp_path: Path) -> None:
+def test_fold_is_valid_and_unfolds_to_the_whole_trace(ready: tuple[str, TorchSource, Any], tmp_path: Path) -> None:
     name, _, _ = ready
     source = small(name, tmp_path, layers=7)
     captured = capture(source, batch=2, seq=16)

@@ -10,8 +10,8 @@ import torch
 import torch.fx.proxy
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.contract import Hooks, Source
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.door import load_model
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.tracing import stack_traces
 from meshwright.ir.frontends.torch_.tracing.export import trace
 
@@ -37,13 +37,13 @@ class Net(nn.Module):
         return (self.helper(self.layers(x)) * scale).sum()
 
 
-def sources(source: Source, batch: dict[str, Tensor]) -> list[tuple[str, str]]:
+def sources(source: TorchSource, batch: dict[str, Tensor]) -> list[tuple[str, str]]:
     return [(op.kind, op.source) for op in trace(source, batch).graph.ops]
 
 
 def test_every_operator_has_the_line_that_torch_itself_would_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.device("meta"):
-        nets = [(Source(Net(), Hooks(), "net"), {"x": torch.empty(2, 4)})]
+        nets = [(TorchSource(Net(), Hooks(), "net"), {"x": torch.empty(2, 4)})]
         configured = load_model(str(EXAMPLES / "configs" / "gpt2"))
         configured.module.config.num_hidden_layers = 1
         del configured.module.transformer.h[1:]

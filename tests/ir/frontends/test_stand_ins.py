@@ -10,8 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.door import capture, load_model
 
 MODEL = """
 import torch

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.contract import Hooks
 from meshwright.ir.frontends.torch_.small import trial
 from meshwright.ir.frontends.torch_.small.trial import Recipe, Run, Step
+from meshwright.ir.frontends.torch_.sources.factory import Hooks
 
 
 class Model(nn.Module):

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from meshwright.ir.errors import NoTwin
-from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.torch_.small.same import Scale
+from meshwright.ir.frontends.door import load_model
 from meshwright.ir.frontends.torch_.small.twin import HOW, Twin, twin_of
+from meshwright.ir.frontends.twin import Scale
 
 MODEL = """
 from dataclasses import dataclass

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from meshwright.ir.frontends import load
-from meshwright.ir.frontends.contract import Source, load_factory
+from meshwright.ir.frontends import door
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, load_factory
 from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -105,14 +105,14 @@ def write_config(folder: Path, name: str, layers: int | None = None, **changes: 
 
 def small(
     name: str, folder: Path, layers: int | None = None, dtype: torch.dtype | None = torch.float64, **changes: Any
-) -> Source:
+) -> TorchSource:
     """A spine model, small, on the meta device."""
     if name in OWN:
-        return load.load_model(str(EXAMPLES / OWN[name]))
+        return door.load_model(str(EXAMPLES / OWN[name]))
     return load_hf(write_config(folder, name, layers, **changes), dtype=dtype)
 
 
-def with_values(source: Source, dtype: torch.dtype = torch.float64) -> Source:
+def with_values(source: TorchSource, dtype: torch.dtype = torch.float64) -> TorchSource:
     """The model with numbers in it: parameters drawn, buffers computed anew by the model's own code."""
     module = source.module
     generator = torch.Generator().manual_seed(0)
@@ -126,7 +126,7 @@ def with_values(source: Source, dtype: torch.dtype = torch.float64) -> Source:
         buffer.fill_(1 if path.endswith(("running_var", "embed_scale")) else 0)
     for one in rotary:
         _rotate(one)
-    return Source(module.to(dtype), source.hooks, source.place, source.config)
+    return TorchSource(module.to(dtype), source.hooks, source.place, source.config)
 
 
 def _rotate(module: Any) -> None:
@@ -135,7 +135,7 @@ def _rotate(module: Any) -> None:
         buffer.copy_(10000.0 ** (-torch.arange(buffer.numel(), dtype=torch.float64) / buffer.numel()))
 
 
-def batch_of(source: Source, batch: int, seq: int, vocab: int = 64) -> Any:
+def batch_of(source: TorchSource, batch: int, seq: int, vocab: int = 64) -> Any:
     """A batch with values."""
     assert source.hooks.example_inputs is not None
     torch.manual_seed(0)

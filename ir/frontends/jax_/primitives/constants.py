@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.ir.frontends.layout import broadcast
-from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.folding.layout import broadcast
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.graph.graph import Type
 
 RANDOM = "random"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.jax_.flat import Equation
 from meshwright.ir.frontends.jax_.primitives import constants
 from meshwright.ir.frontends.jax_.primitives.constants import number
 from meshwright.ir.frontends.jax_.primitives.translate import Given, Lowering, Translator, Wide, opaque
-from meshwright.ir.frontends.torch_.constants.constants import Term
 from meshwright.ir.graph.graph import Attr, Type
 
 SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.jax_.flat import Equation
 from meshwright.ir.frontends.jax_.primitives.constants import number
 from meshwright.ir.frontends.jax_.primitives.shapes import cut
 from meshwright.ir.frontends.jax_.primitives.translate import Given, Lowering, Translator, Wide, opaque
-from meshwright.ir.frontends.torch_.constants.constants import Term
 from meshwright.ir.graph.graph import Attr, Type
 
 

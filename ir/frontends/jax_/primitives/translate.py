@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.folding.emit import Emitter
+from meshwright.ir.frontends.folding.handles import Names, Place
+from meshwright.ir.frontends.folding.layout import broadcast
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.jax_.flat import Equation, Flat, Leaf, Number
 from meshwright.ir.frontends.jax_.primitives import constants
-from meshwright.ir.frontends.layout import broadcast
-from meshwright.ir.frontends.torch_.constants.constants import Term
-from meshwright.ir.frontends.torch_.operators.values import Names, Place
 from meshwright.ir.graph.graph import Attr, Type
 
 

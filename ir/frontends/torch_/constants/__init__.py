@@ -1,7 +1,7 @@
-"""Constants of traces.
+"""Constants of traces as lines of torch code.
 
 | module | what it has |
 |---|---|
-| `constants` | evaluated lazily at single points |
-| `code`, `forms` | as lines of torch code |
+| `code` | the lines that make one |
+| `forms` | how each operator is written |
 """

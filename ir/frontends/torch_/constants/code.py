@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from meshwright.ir.frontends.torch_.constants.constants import Array, Term
+from meshwright.ir.frontends.folding.terms import Array, Term
 from meshwright.ir.frontends.torch_.constants.forms import (
     CASTS,
     FILLED,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from meshwright.ir.frontends.torch_.constants.constants import Array
+from meshwright.ir.frontends.folding.terms import Array
 from meshwright.ir.frontends.torch_.sources.dtypes import TORCH_DTYPES
 from meshwright.ir.graph.constants import DEVICE, Held
 from meshwright.ir.quoting import constant, literal

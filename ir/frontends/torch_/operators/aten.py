@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import torch
 
-from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.folding.emit import Emitter
+from meshwright.ir.frontends.folding.handles import Handle
 from meshwright.ir.frontends.torch_.operators import writing
 from meshwright.ir.frontends.torch_.operators.invoked import overload_of
 from meshwright.ir.frontends.torch_.operators.kernels import (
@@ -76,7 +77,7 @@ from meshwright.ir.frontends.torch_.operators.lowerings import (
     unary,
     unbound,
 )
-from meshwright.ir.frontends.torch_.operators.values import Call, Handle
+from meshwright.ir.frontends.torch_.operators.values import Call
 from meshwright.ir.rules.opaque import registered
 
 LOWERINGS: dict[str, Lowering] = {

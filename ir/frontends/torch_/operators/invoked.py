@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.ir.frontends.torch_.constants.constants import Term
-from meshwright.ir.frontends.torch_.operators.values import Assembly, Call, Handle, Literal
+from meshwright.ir.frontends.folding.handles import Assembly, Handle
+from meshwright.ir.frontends.folding.terms import Term
+from meshwright.ir.frontends.torch_.operators.values import Call, Literal
 from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES, TORCH_DTYPES
 from meshwright.ir.graph.graph import Attr
 from meshwright.ir.graph.invocation import DEVICE, DTYPE, LIST, NAN, TENSOR, TEXT, TORCH, arguments, filled, plain

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.ir.errors import SequenceTooLong
-from meshwright.ir.frontends import masks
-from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.layout import broadcast, contiguous, ordered
-from meshwright.ir.frontends.torch_.constants.constants import NotEvaluable, Term
+from meshwright.ir.frontends.folding import masks
+from meshwright.ir.frontends.folding.emit import Emitter
+from meshwright.ir.frontends.folding.handles import Handle
+from meshwright.ir.frontends.folding.layout import broadcast, contiguous, ordered
+from meshwright.ir.frontends.folding.terms import NotEvaluable, Term
 from meshwright.ir.frontends.torch_.operators.lowerings import (
     Lowering,
     each,
@@ -21,7 +22,7 @@ from meshwright.ir.frontends.torch_.operators.lowerings import (
     otherwise,
     permute,
 )
-from meshwright.ir.frontends.torch_.operators.values import Call, Handle
+from meshwright.ir.frontends.torch_.operators.values import Call
 from meshwright.ir.graph.graph import Attr, Type
 
 VERY_NEGATIVE = -1e4

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.layout import broadcast, view_strides
-from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.folding.emit import Emitter
+from meshwright.ir.frontends.folding.handles import Handle
+from meshwright.ir.frontends.folding.layout import broadcast, view_strides
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.torch_.operators.discover import discovered
 from meshwright.ir.frontends.torch_.operators.invoked import invoked, overload_of, standing
-from meshwright.ir.frontends.torch_.operators.values import Call, Handle, Literal
+from meshwright.ir.frontends.torch_.operators.values import Call, Literal
 from meshwright.ir.graph.graph import Attr, Type
 from meshwright.ir.rules.opaque import registered
 

@@ -21,24 +21,15 @@ import torch
 from torch import Tensor, fx
 
 from meshwright.ir.errors import DataDependentControlFlow, ForwardRaised
-from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.folding.emit import Emitter
+from meshwright.ir.frontends.folding.handles import Assembly, Attribute, Handle, Names, Place, Traced
+from meshwright.ir.frontends.folding.sections import joined
+from meshwright.ir.frontends.folding.storage import Cell
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.foreign import HOME
-from meshwright.ir.frontends.sections import joined
-from meshwright.ir.frontends.storage import Cell
-from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.torch_.constants.code import constant_of
 from meshwright.ir.frontends.torch_.operators import aten, decompose, writing
-from meshwright.ir.frontends.torch_.operators.values import (
-    Assembly,
-    Attribute,
-    Call,
-    Handle,
-    Literal,
-    Names,
-    Place,
-    Traced,
-    flat,
-    tensor_term,
-)
+from meshwright.ir.frontends.torch_.operators.values import Call, Literal, flat, tensor_term
 from meshwright.ir.frontends.torch_.sources.dtypes import type_of
 from meshwright.ir.graph.graph import Graph, Op, Type, Update
 
@@ -277,7 +268,7 @@ class Translator(Emitter):
             loss=values[0] if loss else None,
         )
         constants = {value: term for value, term in self.constants.items() if value in used}
-        return Traced(graph, constants, tuple(dict.fromkeys(self.notes)), self.made(constants))
+        return Traced(graph, constants, tuple(dict.fromkeys(self.notes)), self.made(constants, constant_of))
 
 
 def _static(tensors: Sequence[Tensor]) -> bool:

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.layout import view_strides
-from meshwright.ir.frontends.torch_.constants.constants import Term
+from meshwright.ir.frontends.folding.emit import Emitter
+from meshwright.ir.frontends.folding.handles import Assembly, Handle
+from meshwright.ir.frontends.folding.layout import view_strides
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.torch_.operators.invoked import called, invoked, overload_of
 from meshwright.ir.frontends.torch_.operators.lowerings import opaque, permute, public_name
-from meshwright.ir.frontends.torch_.operators.values import Assembly, Call, Handle
+from meshwright.ir.frontends.torch_.operators.values import Call
 from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES, TORCH_DTYPES
 from meshwright.ir.graph.graph import Attr, Type
 

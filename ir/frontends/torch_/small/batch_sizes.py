@@ -13,14 +13,14 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, example_batch
 from meshwright.ir.quoting import literal
 
 Sizes = Mapping[str, Mapping[int, int]]
 ExampleInputs = Callable[[int, int], Any]
 
 
-def fixed_sizes(source: Source, batch: int, seq: int) -> Sizes:
+def fixed_sizes(source: TorchSource, batch: int, seq: int) -> Sizes:
     """The sizes that change neither with the samples of a batch nor with their tokens; of a dict's tensors."""
     try:
         first, *others = (example_batch(source, *asked) for asked in ((batch, seq), (2 * batch, seq), (batch, 2 * seq)))

@@ -8,6 +8,7 @@ from math import ceil, gcd
 from typing import Any
 
 from meshwright.ir.frontends.torch_.small.trial import ELEMENTWISE, LOOK_UPS, Run, Step
+from meshwright.ir.frontends.twin import Scale
 
 UNIT: Mapping[bool, int] = {True: 8, False: 4}
 """By whether it is a parameter's dimension: the ranks that may cut it. A twin has 8 ranks; of those, 4 may cut what is
@@ -20,24 +21,13 @@ which are 8 shards of 8; matrices in a stack, as experts have them, one for each
 have two rows for each token."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How small: blocks of every stack, and tokens, which windows are measured by."""
-
-    layers: int
-    seq: int
-    tokens: int
-    """Of the model's own workload."""
-    words: int = 0
-    """Indices that the model's own batches have are below this."""
-
-    def least(self, kind: str) -> int:
-        """The least of a dimension of this kind."""
-        if kind == "positions":
-            return 2 * self.seq
-        if kind == "words":
-            return max(LEAST[kind], self.words)
-        return LEAST.get(kind, 1)
+def least(scale: Scale, kind: str) -> int:
+    """The least of a dimension of this kind."""
+    if kind == "positions":
+        return 2 * scale.seq
+    if kind == "words":
+        return max(LEAST[kind], scale.words)
+    return LEAST.get(kind, 1)
 
 
 def divides_alike(one: int, other: int, unit: int) -> bool:
@@ -100,7 +90,7 @@ def _leasts(changes: Sequence[_Change], scale: Scale) -> list[int]:
     """What each dimension must be at least. A number of matrices may be less than their rows have to be."""
     stacked = any(one.kind == "stack" for one in changes)
     kinds = ("stack" if stacked and one.kind == "matrix" else one.kind for one in changes)
-    return [min(one.before, scale.least(kind)) for one, kind in zip(changes, kinds, strict=True)]
+    return [min(one.before, least(scale, kind)) for one, kind in zip(changes, kinds, strict=True)]
 
 
 def least_of(after: int, before: int, changes: Sequence[_Change], scale: Scale) -> int:

@@ -42,7 +42,6 @@ from torch import nn
 from meshwright.ir.frontends.torch_.small import trial
 from meshwright.ir.frontends.torch_.small.same import (
     UNIT,
-    Scale,
     changes_between,
     divides_alike,
     has_fewer_blocks,
@@ -54,6 +53,7 @@ from meshwright.ir.frontends.torch_.small.same import (
     runs_the_same,
 )
 from meshwright.ir.frontends.torch_.small.trial import MOST_VALUES, Recipe, Run, Settings
+from meshwright.ir.frontends.twin import Scale
 
 WORK = 300_000
 """Tensors that are built and operators that are run at most in all trials: about 40 CPU seconds, on one core (November

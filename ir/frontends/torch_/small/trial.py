@@ -28,8 +28,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.ir.errors import ModelTimedOut
-from meshwright.ir.frontends.contract import Hooks, Source, example_batch
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, contained
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource, example_batch
 from meshwright.ir.frontends.torch_.tracing.export import Step as TrainingStep
 from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 from meshwright.ir.frontends.torch_.tracing.stand_ins import as_exported, without_values
@@ -62,10 +62,10 @@ class Recipe:
     exact: bool = False
     inputs: Callable[[Settings], Callable[[int, int], Any]] | None = None
 
-    def source(self, model: nn.Module, settings: Settings) -> Source:
+    def source(self, model: nn.Module, settings: Settings) -> TorchSource:
         """A model of settings, with what it is trained on."""
         made = self.inputs(settings) if self.inputs is not None else self.hooks.example_inputs
-        return Source(model, replace(self.hooks, example_inputs=made), self.place)
+        return TorchSource(model, replace(self.hooks, example_inputs=made), self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ def unseen() -> Iterator[None]:
 # Watching ------------------------------------------------------------------------------------------------------------
 
 
-def _watch(log: _Log, source: Source, recipe: Recipe, seq: int) -> None:
+def _watch(log: _Log, source: TorchSource, recipe: Recipe, seq: int) -> None:
     batch = example_batch(source, BATCH, seq)
     log.words = {id(one): one for one in pytree.tree_leaves(batch)}
     source.module.train()

@@ -27,15 +27,15 @@ from torch import nn
 
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends import shape
-from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
 from meshwright.ir.frontends.torch_.small.batch_sizes import Sizes, code_of, cut, fixed_sizes, smaller
-from meshwright.ir.frontends.torch_.small.same import Scale
 from meshwright.ir.frontends.torch_.small.shrink import shrunk
 from meshwright.ir.frontends.torch_.small.trial import BATCH, MOST_VALUES, Recipe, Settings
 from meshwright.ir.frontends.torch_.sources import hf_config, hf_schema, shape_toml
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource
 from meshwright.ir.frontends.torch_.sources.made import made_by, things
 from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.twin import Scale, Twin
 from meshwright.ir.quoting import is_name, literal, said
 
 TWIN = "twin"
@@ -44,23 +44,8 @@ HOOKS = ("example_inputs", "loss", "dims", "optimizer")
 HOW = "define twin() beside the factory: the same model, small enough for a CPU"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Twin:
-    """A twin as the command line names models; and the text of the file that has to be written for it, if one has, for
-    the folder that it is to be in."""
-
-    reference: str
-    text: Callable[[Path], str] | None = None
-
-    def files(self, folder: Path) -> tuple[tuple[str, str], ...]:
-        """Names and texts."""
-        return ((self.reference.partition(":")[0], self.text(folder)),) if self.text is not None else ()
-
-
-def twin_of(source: Source, reference: str, scale: Scale) -> Twin:
+def twin_of(source: TorchSource, reference: str, scale: Scale) -> Twin:
     """The twin of the model that `reference` names."""
-    if not isinstance(source, Source):
-        raise NoTwin(place=reference, cause="it is no torch model", fix="plan it with --target any, and without --tiny")
     path, place = Path(reference), source.place
     if path.suffix == ".toml":
         told = shape.settings_of(path)
@@ -85,7 +70,11 @@ def twin_of(source: Source, reference: str, scale: Scale) -> Twin:
 
 
 def _small(
-    source: Source, settings: Settings, build: Callable[[Settings], nn.Module], scale: Scale, told: Mapping[str, Any]
+    source: TorchSource,
+    settings: Settings,
+    build: Callable[[Settings], nn.Module],
+    scale: Scale,
+    told: Mapping[str, Any],
 ) -> tuple[Settings, Sizes]:
     """The settings with small numbers; of those that are not `told`, only what changed. And the sizes of batches that
     changed, where a file says how they are made."""
@@ -126,7 +115,7 @@ WHOLE = "whole_inputs"
 """What the file calls the model's own example_inputs where it cuts them."""
 
 
-def _words(source: Source, seq: int) -> int:
+def _words(source: TorchSource, seq: int) -> int:
     """What the indices of a batch of the user's are below, as far as one shows it: another one may have larger ones."""
     make = source.hooks.example_inputs
     with guarded(source.place, TIME_LIMIT_S):
@@ -135,7 +124,7 @@ def _words(source: Source, seq: int) -> int:
     return max((2 * int(one.max()) for one in tensors if not one.is_floating_point() and one.numel()), default=0)
 
 
-def _written(source: Source, file: Path, factory: str, scale: Scale) -> Callable[[Path], str]:
+def _written(source: TorchSource, file: Path, factory: str, scale: Scale) -> Callable[[Path], str]:
     """The file that makes the twin of the user's own classes, for a folder. The class of a model that a factory makes
     need not have a name in the user's file: it may be a library's."""
     found = next(filter(None, (how(source, factory, scale) for how in (_from_arguments, _from_calls, _whole))))
@@ -193,7 +182,7 @@ class Written:
     modules: tuple[str, ...] = ()
 
 
-def _from_arguments(source: Source, factory: str, scale: Scale) -> Written | None:
+def _from_arguments(source: TorchSource, factory: str, scale: Scale) -> Written | None:
     """The factory, called with small sizes."""
     make = source.beside[factory]
     taken = inspect.signature(make).parameters.values()
@@ -205,7 +194,7 @@ def _from_arguments(source: Source, factory: str, scale: Scale) -> Written | Non
     return Written(made=f"{factory}({said})", names=(factory,), sizes=sizes)
 
 
-def _from_calls(source: Source, factory: str, scale: Scale) -> Written | None:
+def _from_calls(source: TorchSource, factory: str, scale: Scale) -> Written | None:
     """The calls of classes by which the factory makes the model, with small numbers."""
     own = source.beside["__name__"]
     with guarded(source.place, TIME_LIMIT_S):
@@ -222,7 +211,7 @@ def _from_calls(source: Source, factory: str, scale: Scale) -> Written | None:
     )
 
 
-def _whole(source: Source, factory: str, scale: Scale) -> Written:
+def _whole(source: TorchSource, factory: str, scale: Scale) -> Written:
     """The model as it is, on small batches."""
     numbers = sum(one.numel() for one in source.module.parameters())
     sizes = _small(source, {}, lambda _: source.beside[factory](), scale, {})[1] if numbers <= MOST_VALUES else {}
@@ -232,5 +221,5 @@ def _whole(source: Source, factory: str, scale: Scale) -> Written:
     return Written(made=f"{factory}()", names=(factory,), sizes=sizes)
 
 
-def _none(source: Source, cause: str) -> NoTwin:
+def _none(source: TorchSource, cause: str) -> NoTwin:
     return NoTwin(place=source.place, cause=f"no small twin of it can be made: {cause}", fix=HOW)

@@ -28,10 +28,10 @@ from meshwright.ir.errors import (
     UnknownModelType,
     nearest,
 )
-from meshwright.ir.frontends.contract import Source, counted_modules
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
 from meshwright.ir.frontends.torch_.operators import moe
 from meshwright.ir.frontends.torch_.sources import language
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, counted_modules
 from meshwright.ir.frontends.torch_.sources.hf_schema import check_sizes, settings_of
 
 LANGUAGE_HEADS = frozenset(("CausalLM", "MaskedLM", "ConditionalGeneration", "PreTraining"))
@@ -40,14 +40,14 @@ LANGUAGE_HEADS = frozenset(("CausalLM", "MaskedLM", "ConditionalGeneration", "Pr
 _INCIDENTAL = frozenset(("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype"))
 
 
-def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
+def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> TorchSource:
     """The model of a Hugging Face directory or `config.json`, in its own dtype unless one is given."""
     file = path / "config.json" if os.path.isdir(path) else path  # noqa: PTH112 - Path raises where a name is too long
     settings, place = settings_of(file), str(file)
     with counted_modules(place), torch.device("meta"):
         model = of_settings(settings, place, dtype=dtype)
     told = {key: value for key, value in sorted(settings.items()) if key not in _INCIDENTAL}
-    return Source(model, language.hooks(*_inputs(model.config)), place, json.dumps(told))
+    return TorchSource(model, language.hooks(*_inputs(model.config)), place, json.dumps(told))
 
 
 def of_settings(settings: Mapping[str, Any], place: str, *, dtype: torch.dtype | None = None) -> Any:
@@ -86,7 +86,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     return given | dict(settings)
 
 
-def adopted(source: Source) -> Source:
+def adopted(source: TorchSource) -> TorchSource:
     """A Hugging Face language model that a factory made, trained like one from a configuration unless hooks say
     otherwise."""
     config: Any = getattr(source.module, "config", None)

@@ -13,14 +13,15 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.frontends.contract import Source, check_dims, example_batch
+from meshwright.ir.frontends.contract import check_dims
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, example_batch
 from meshwright.ir.frontends.torch_.tracing.export import named_leaves
 
 PROBES = (("b", 2, 1), ("s", 1, 2))
 """Label, and the factors on batch and sequence that reveal it."""
 
 
-def labelled(source: Source, example: Any, *, batch: int, seq: int) -> tuple[Source, tuple[str, ...]]:
+def labelled(source: TorchSource, example: Any, *, batch: int, seq: int) -> tuple[TorchSource, tuple[str, ...]]:
     """The source with a label for every dimension that has one, and notes on what could not be found out."""
     shapes = _shapes(source, example)
     check_dims(source.hooks.dims, shapes, source.place)
@@ -45,6 +46,6 @@ def labelled(source: Source, example: Any, *, batch: int, seq: int) -> tuple[Sou
     return replace(source, hooks=replace(source.hooks, dims=dims)), tuple(notes)
 
 
-def _shapes(source: Source, example: Any) -> dict[str, tuple[int, ...]]:
+def _shapes(source: TorchSource, example: Any) -> dict[str, tuple[int, ...]]:
     leaves = named_leaves(example, source.module)
     return {name: tuple(leaf.shape) for name, leaf in leaves if isinstance(leaf, Tensor)}

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.ir.frontends.contract import Hooks
+from meshwright.ir.frontends.torch_.sources.factory import Hooks
 
 TARGETS = "targets"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.ir.errors import EmissionModel
-from meshwright.ir.frontends.contract import Source
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource
 from meshwright.ir.frontends.torch_.sources.language import TARGETS
 from meshwright.ir.quoting import literal
 
@@ -80,7 +80,7 @@ class ModelFile:
     """Whether it has `draw_weights`."""
 
 
-def model_file(source: Source, reference: str) -> ModelFile:
+def model_file(source: TorchSource, reference: str) -> ModelFile:
     """The file of the model that a reference names. Raises `EmissionModel`."""
     file, colon, factory = reference.rpartition(":")
     if colon and file.endswith(".py"):
@@ -94,7 +94,7 @@ def model_file(source: Source, reference: str) -> ModelFile:
     )
 
 
-def _hugging_face(source: Source) -> ModelFile:
+def _hugging_face(source: TorchSource) -> ModelFile:
     module: Any = source.module
     model, settings = type(module).__name__, type(module.config).__name__
     entries = [name for name in source.hooks.dims if name != TARGETS]

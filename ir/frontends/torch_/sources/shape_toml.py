@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from meshwright.ir.frontends.contract import Source, counted_modules
 from meshwright.ir.frontends.shape import Shape, read_shape, validated
 from meshwright.ir.frontends.torch_.sources import language
 from meshwright.ir.frontends.torch_.sources.decoder import Decoder
 from meshwright.ir.frontends.torch_.sources.dtypes import TORCH_DTYPES, WORKLOAD_DTYPES
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, counted_modules
 
 
-def load_shape(path: Path, dtype: str | None = None) -> Source:
+def load_shape(path: Path, dtype: str | None = None) -> TorchSource:
     """The reference decoder of a shape file."""
     return build(read_shape(path), str(path), dtype)
 
@@ -29,9 +29,9 @@ def of_settings(given: Mapping[str, Any], place: str) -> Decoder:
     return Decoder(validated(given, place))
 
 
-def build(shape: Shape, place: str, dtype: str | None = None) -> Source:
+def build(shape: Shape, place: str, dtype: str | None = None) -> TorchSource:
     """The decoder in the dtype of a workload, or in its own."""
     with counted_modules(place), torch.device("meta"):
         model = Decoder(shape).to(TORCH_DTYPES[shape.dtype] if dtype is None else WORKLOAD_DTYPES[dtype])
     settings = ", ".join(f"{key}={value}" for key, value in asdict(shape).items())
-    return Source(model, language.hooks("tokens"), place, settings)
+    return TorchSource(model, language.hooks("tokens"), place, settings)

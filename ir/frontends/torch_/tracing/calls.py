@@ -12,11 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from meshwright.ir.errors import EmissionModel
-from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.frontends.foreign import guarded
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, example_batch
 from meshwright.ir.frontends.torch_.sources.model_file import model_file
 from meshwright.ir.frontends.torch_.sources.own_loss import own_loss
-from meshwright.ir.frontends.torch_.tracing.reduce import Stack, reduced
+from meshwright.ir.frontends.torch_.tracing.reduce import reduced
 from meshwright.ir.frontends.torch_.tracing.stand_ins import run_faked
 from meshwright.ir.frontends.torch_.tracing.unsaid import Writes, watched
 from meshwright.ir.graph.calls import Calls
@@ -26,7 +27,7 @@ TIME_LIMIT_S = 60.0
 
 
 def calls_of(
-    source: Source,
+    source: TorchSource,
     reference: str,
     *,
     batch: int,
@@ -36,12 +37,6 @@ def calls_of(
 ) -> Calls:
     """How the model of a reference is called on a batch; `constants` and `stacks` are those of its capture, which has
     shown that shortened ones stand for all. Raises `EmissionModel` for one that emitted code cannot call."""
-    if not isinstance(source, Source):
-        raise EmissionModel(
-            place=reference,
-            cause="it is no torch model, and no code is written for its framework yet",
-            fix="plan it with --target any",
-        )
     made = model_file(source, reference)
     file = source.place
     example = example_batch(source, batch, seq)
@@ -110,7 +105,7 @@ def _undrawn(model: nn.Module) -> Iterator[str]:
 
 
 def _watched(
-    source: Source, inputs: dict[str, Tensor], batch: dict[str, Any], stacks: Sequence[Stack]
+    source: TorchSource, inputs: dict[str, Tensor], batch: dict[str, Any], stacks: Sequence[Stack]
 ) -> tuple[frozenset[str], Any, Mapping[str, bool]]:
     """The paths of the modules that it calls, what it returns, and the parameters that it writes into (`Writes`); its
     loss is computed too."""
@@ -136,7 +131,7 @@ def _alike(path: str, stacks: Sequence[Stack]) -> Iterator[str]:
 
 
 def _seen(
-    source: Source,
+    source: TorchSource,
     inputs: dict[str, Tensor],
     batch: dict[str, Any],
     entered: Callable[[], AbstractContextManager[FakeTensorMode]],

@@ -10,53 +10,38 @@ to assume; and if even that does not fold, the fold is one body. Both are said i
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from meshwright.ir.analysis.account import parameters
-from meshwright.ir.analysis.rebatch import batched_laws, in_proportion
-from meshwright.ir.errors import CannotRebatch, ForwardRaised, MeshwrightError, SequenceTooLong
-from meshwright.ir.frontends.assemble import NotFoldable
-from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.analysis.rebatch import batched_laws
+from meshwright.ir.errors import ForwardRaised, MeshwrightError, SequenceTooLong
+from meshwright.ir.frontends.folding.assemble import NotFoldable
+from meshwright.ir.frontends.folding.captured import Captured
+from meshwright.ir.frontends.folding.handles import Traced
+from meshwright.ir.frontends.folding.segment import fold_trace, names_of
+from meshwright.ir.frontends.folding.stacks import LONG_WALK, Stack
 from meshwright.ir.frontends.foreign import blamed
-from meshwright.ir.frontends.segment import fold_trace, names_of
-from meshwright.ir.frontends.torch_.operators.values import Traced
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource, example_batch
 from meshwright.ir.frontends.torch_.sources.labels import labelled
 from meshwright.ir.frontends.torch_.tracing.export import Identity, alike, failure, trace
 from meshwright.ir.frontends.torch_.tracing.places import called_alike
-from meshwright.ir.frontends.torch_.tracing.reduce import LONG_WALK, Stack, find_stacks, reduced
-from meshwright.ir.graph.constants import Constant, batched, resized
+from meshwright.ir.frontends.torch_.tracing.reduce import find_stacks, reduced
+from meshwright.ir.graph.constants import batched
 from meshwright.ir.graph.fold import Fold
-from meshwright.ir.verify.graphs import verify_fold
 
 MOST_TRIED = 12
 """Lengths of sequences that are tried where a model does not run with the one that was asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """What the planner knows of a torch model."""
-
-    fold: Fold
-    parameters: int
-    stacks: tuple[Stack, ...]
-    """As they were traced."""
-    notes: tuple[str, ...] = ()
-    constants: Mapping[str, Constant] = field(default_factory=dict)
-    """How the constants of the fold are made, by their laws."""
-
-
-def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
+def capture(source: TorchSource, *, batch: int, seq: int, seed: int = 0) -> Captured:
     """The fold of a model's training step on `batch` sequences of `seq` tokens.
 
     The seed draws the blocks that are traced for all that are like them; it changes nothing if they are. Where the
     model does not run, and does with the most positions that it has, that is said.
     """
-    if not isinstance(source, Source):  # of another framework, which traces it itself
-        return source.captured(batch=batch, seq=seq, seed=seed)
     try:
         with blamed(source.place):
             return _captured(source, batch, seq, seed)
@@ -71,7 +56,7 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
         ) from refused
 
 
-def _most_positions(source: Source, batch: int, seq: int, seed: int, refused: ForwardRaised) -> int:
+def _most_positions(source: TorchSource, batch: int, seq: int, seed: int, refused: ForwardRaised) -> int:
     """The greatest extent of a buffer or parameter with which, as its sequence, the model runs, and not with one token
     more; 0 if there is none, or if the model runs as asked and only its trace fails."""
     if failure(source, example_batch(source, batch, seq)) is None:
@@ -92,7 +77,7 @@ def _most_positions(source: Source, batch: int, seq: int, seed: int, refused: Fo
     return found if found and not runs(found + 1) else 0
 
 
-def _captured(source: Source, batch: int, seq: int, seed: int) -> Captured:
+def _captured(source: TorchSource, batch: int, seq: int, seed: int) -> Captured:
     example = example_batch(source, batch, seq)
     source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module, seed)
@@ -107,7 +92,7 @@ def _captured(source: Source, batch: int, seq: int, seed: int) -> Captured:
     )
 
 
-def _untrained(source: Source, fold: Fold) -> Iterator[str]:
+def _untrained(source: TorchSource, fold: Fold) -> Iterator[str]:
     """What is said of parameters that the model would train, and that no gradient comes to."""
     given = source.module.named_parameters(remove_duplicate=False)
     would = {path for path, parameter in given if parameter.requires_grad}
@@ -118,7 +103,7 @@ def _untrained(source: Source, fold: Fold) -> Iterator[str]:
 
 
 def _folded(
-    source: Source, example: Any, found: tuple[Stack, ...], seed: int
+    source: TorchSource, example: Any, found: tuple[Stack, ...], seed: int
 ) -> tuple[Fold, Traced, tuple[Stack, ...], tuple[str, ...]]:
     longer = find_stacks(source.module, seed, most=LONG_WALK)
     whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
@@ -155,7 +140,7 @@ def _folded(
 
 
 def _for_lack_of_blocks(
-    source: Source,
+    source: TorchSource,
     example: Any,
     stacks: Sequence[Stack],
     refused: MeshwrightError,
@@ -170,51 +155,14 @@ def _for_lack_of_blocks(
     return not alike(of_whole(), refused)
 
 
-def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, Constant]:
-    """How constants are made at this batch, by the laws that they have at a batch of `rows`, of which `more` is twice.
-
-    The two captures are of one model, so their constants stand in the same places. One whose lines differ in more than
-    sizes is made of something else at every batch; it has a problem. So has one law of which there are two at twice.
-    """
-    own, other = _laws(few.fold), _laws(more.fold)
-    pairs = set(zip(own, other, strict=True)) if len(own) == len(other) else set()
-    times = Counter(law for law, _ in pairs)
-    twice = {law: at_twice for law, at_twice in pairs if times[law] == 1}
-    return {
-        law: resized(one, more.constants.get(twice.get(law, "")), rows, batch) if one.batched else one
-        for law, one in few.constants.items()
-    }
-
-
-def rebatched(few: Captured, more: Captured, rows: int, batch: int) -> Captured:
-    """The model at this batch, given what it is at `rows` and at twice as many sequences. Raises a refusal where that
-    does not follow."""
-    fold, constants = in_proportion(few.fold, more.fold, rows, batch), at_batch(few, more, rows, batch)
-    verify_fold(fold)
-    for law, other in zip(_laws(few.fold), _laws(more.fold), strict=True):
-        one = few.constants[law]
-        if constants[law].problem != one.problem or (law != other and not one.batched):
-            raise CannotRebatch(
-                place=f"constant {law}",
-                cause=f"at another batch than {rows}, it is made of something else",
-                fix="capture the model at the batch that is wanted",
-            )
-    return replace(few, fold=fold, constants=constants)
-
-
-def _laws(fold: Fold) -> list[str]:
-    ops = (op for body in fold.bodies for op in body.graph.ops)
-    return [str(op.attr("law")) for op in ops if op.kind == "constant"]
-
-
-def trace_reduced(source: Source, example: Any, stacks: Sequence[Stack]) -> Traced:
+def trace_reduced(source: TorchSource, example: Any, stacks: Sequence[Stack]) -> Traced:
     """The training step with the stacks shortened to their walks, under the paths of the full model."""
     identity = Identity.of(source.module)
     with reduced(source.module, stacks):
         return trace(source, example, names=names_of(stacks), identity=identity, buffers=source.buffers)
 
 
-def block_classes(source: Source, stacks: Sequence[Stack]) -> dict[str, str]:
+def block_classes(source: TorchSource, stacks: Sequence[Stack]) -> dict[str, str]:
     """The class of each block."""
     found: dict[str, str] = {}
     for stack in stacks:

@@ -1,8 +1,8 @@
 """Tracing a torch model: one training step, as `torch.export` sees it, in our vocabulary.
 
-In: a `Source` (model and hooks) and one batch, both on the meta device. Out: `Traced`. The model is in train mode and
-the step includes the loss: what is planned is training. Nothing is executed and no weight exists; full-depth models are
-reduced first (`reduce.py`), so a trace holds a handful of blocks.
+In: a `TorchSource` (model and hooks) and one batch, both on the meta device. Out: `Traced`. The model is in train mode
+and the step includes the loss: what is planned is training. Nothing is executed and no weight exists; full-depth models
+are reduced first (`reduce.py`), so a trace holds a handful of blocks.
 
 What is settled here, because only here both the module and the program are at hand: which parameters are tied (one
 value, several paths), which require gradients, which buffers the step writes to (an update; the others are constants),
@@ -32,14 +32,15 @@ from meshwright.ir.errors import (
     NoExampleInputs,
     NoLoss,
 )
-from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.folding.handles import Attribute, Handle, Names, Place, Traced
+from meshwright.ir.frontends.folding.storage import Cell
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.foreign import HOME, Interrupted, TimeIsUp, contained, described, user_line, whole
-from meshwright.ir.frontends.storage import Cell
-from meshwright.ir.frontends.torch_.constants.constants import Term
 from meshwright.ir.frontends.torch_.operators import writing
 from meshwright.ir.frontends.torch_.operators.translate import Translator
-from meshwright.ir.frontends.torch_.operators.values import Attribute, Handle, Names, Place, Traced, tensor_term
+from meshwright.ir.frontends.torch_.operators.values import tensor_term
 from meshwright.ir.frontends.torch_.sources.dtypes import type_of
+from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.sources.own_loss import own_loss
 from meshwright.ir.frontends.torch_.tracing import stack_traces
 from meshwright.ir.frontends.torch_.tracing.mapped import write_out
@@ -100,7 +101,7 @@ def _attributes(model: nn.Module, registered: Mapping[int, Sequence[str]]) -> di
 class Step(nn.Module):
     """One training step as a module: the batch in, the loss out."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TorchSource) -> None:
         super().__init__()
         self.model = source.module
         self.hooks: Hooks = source.hooks
@@ -141,7 +142,7 @@ def arguments(model: nn.Module, batch: Any, place: str) -> tuple[tuple[Any, ...]
 
 
 def trace(
-    source: Source,
+    source: TorchSource,
     batch: Any,
     *,
     names: Names = UNCHANGED,
@@ -172,7 +173,7 @@ def alike(found: MeshwrightError | None, refused: MeshwrightError) -> bool:
     )
 
 
-def failure(source: Source, batch: Any) -> MeshwrightError | None:
+def failure(source: TorchSource, batch: Any) -> MeshwrightError | None:
     """Why the model, merely run without values, is refused, if it is."""
     step, was_training = Step(source), source.module.training
     source.module.train()

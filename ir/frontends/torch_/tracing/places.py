@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from meshwright.ir.frontends.contract import Source
+from meshwright.ir.frontends.folding.stacks import Stack
+from meshwright.ir.frontends.torch_.sources.factory import TorchSource
 from meshwright.ir.frontends.torch_.tracing.export import failure
-from meshwright.ir.frontends.torch_.tracing.reduce import Stack, reduced
+from meshwright.ir.frontends.torch_.tracing.reduce import reduced
 
 Class = tuple[str, int]
 """Blocks that are alike: their list, and the number of their class."""
@@ -112,7 +113,7 @@ _KNOWN: WeakKeyDictionary[nn.Module, dict[tuple[Stack, ...], bool]] = WeakKeyDic
 """Of models that were asked about; another batch changes nothing."""
 
 
-def called_alike(source: Source, example: Any, stacks: tuple[Stack, ...]) -> bool:
+def called_alike(source: TorchSource, example: Any, stacks: tuple[Stack, ...]) -> bool:
     """Whether blocks of the walks are given the same in both lists, and the others what those are given that stand for
     them. Where either run fails, nothing speaks against it."""
     known = _KNOWN.setdefault(source.module, {})
@@ -121,7 +122,7 @@ def called_alike(source: Source, example: Any, stacks: tuple[Stack, ...]) -> boo
     return known[stacks]
 
 
-def _called_alike(source: Source, example: Any, stacks: Sequence[Stack]) -> bool:
+def _called_alike(source: TorchSource, example: Any, stacks: Sequence[Stack]) -> bool:
     short = [stack for stack in stacks if stack.shortened]
     blocks = {stack.path: list(source.module.get_submodule(stack.path).children()) for stack in short}
     few, every = _Seen(), _Seen()

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
-from meshwright.ir.frontends.torch_.constants.constants import Term, evaluable
+from meshwright.ir.frontends.folding.terms import Term, evaluable
 from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES
 
 

@@ -27,9 +27,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.ir.frontends.assemble import FromCall, NotFoldable, Use, Wire, assembled, expanded, read_beyond
-from meshwright.ir.frontends.torch_.operators.values import Names
-from meshwright.ir.frontends.torch_.tracing.reduce import Stack
+from meshwright.ir.frontends.folding.assemble import FromCall, NotFoldable, Use, Wire, assembled, expanded, read_beyond
+from meshwright.ir.frontends.folding.handles import Names
+from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, unfold, unused
 from meshwright.ir.graph.graph import Graph, Input, Op, Param, Type, Update
 from meshwright.ir.graph.numbers import numbers_of, without_numbers

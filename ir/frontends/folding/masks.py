@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.ir.frontends.torch_.constants.constants import Array, NotEvaluable, Term
+from meshwright.ir.frontends.folding.terms import Array, NotEvaluable, Term
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from meshwright.ir.frontends.torch_.tracing.reduce import LONG_WALK, Stack
+from meshwright.ir.frontends.folding.stacks import LONG_WALK, Stack
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source
 from meshwright.ir.graph.graph import Graph
 

@@ -21,10 +21,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from meshwright.ir.frontends.layout import contiguous, ordered, taken_strides, view_strides
-from meshwright.ir.frontends.torch_.constants.code import constant_of
-from meshwright.ir.frontends.torch_.constants.constants import Term
-from meshwright.ir.frontends.torch_.operators.values import Assembly, Attribute, Handle, Names, Place
+from meshwright.ir.frontends.folding.handles import Assembly, Attribute, Handle, Names, Place
+from meshwright.ir.frontends.folding.layout import contiguous, ordered, taken_strides, view_strides
+from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.graph.constants import Constant, Held
 from meshwright.ir.graph.graph import Attr, Input, Op, Param, Type
 
@@ -47,6 +46,10 @@ TOKENWISE: Mapping[str, tuple[int, ...]] = {
 }
 """Which operands have those leading dimensions; by default all."""
 """Which operands have those leading dimensions; by default all."""
+
+
+Written = Callable[[Term, Callable[[Term], Held | None]], Constant]
+"""The code that makes a constant, given which tensors are ones that the model has."""
 
 
 class Emitter:
@@ -200,13 +203,13 @@ class Emitter:
         path = place.path.removeprefix(inside) if relative else place.path
         return Held(path=path, relative=relative, buffer=buffer is not None, keys=place.keys)
 
-    def made(self, values: Iterable[str]) -> dict[str, Constant]:
-        """How these constants are made, by their laws."""
+    def made(self, values: Iterable[str], written: Written) -> dict[str, Constant]:
+        """How these constants are made, by their laws, as they are `written` in the model's framework."""
         found: dict[str, Constant] = {}
         for value in values:
             law, room = str(self.producer[value].attr("law")), self._rooms[value]
             if law not in found:
-                found[law] = constant_of(self.constants[value], partial(self.held, room=room))
+                found[law] = written(self.constants[value], partial(self.held, room=room))
         return found
 
     def _assembled(self, whole: Assembly) -> str:

@@ -1,0 +1,64 @@
+"""What the planner knows of a model: the fold of its training step, and how its constants are made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from meshwright.ir.analysis.rebatch import in_proportion
+from meshwright.ir.errors import CannotRebatch
+from meshwright.ir.frontends.folding.stacks import Stack
+from meshwright.ir.graph.constants import Constant, resized
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.verify.graphs import verify_fold
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What the planner knows of a model."""
+
+    fold: Fold
+    parameters: int
+    stacks: tuple[Stack, ...]
+    """As they were traced."""
+    notes: tuple[str, ...] = ()
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    """How the constants of the fold are made, by their laws."""
+
+
+def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, Constant]:
+    """How constants are made at this batch, by the laws that they have at a batch of `rows`, of which `more` is twice.
+
+    The two captures are of one model, so their constants stand in the same places. One whose lines differ in more than
+    sizes is made of something else at every batch; it has a problem. So has one law of which there are two at twice.
+    """
+    own, other = _laws(few.fold), _laws(more.fold)
+    pairs = set(zip(own, other, strict=True)) if len(own) == len(other) else set()
+    times = Counter(law for law, _ in pairs)
+    twice = {law: at_twice for law, at_twice in pairs if times[law] == 1}
+    return {
+        law: resized(one, more.constants.get(twice.get(law, "")), rows, batch) if one.batched else one
+        for law, one in few.constants.items()
+    }
+
+
+def rebatched(few: Captured, more: Captured, rows: int, batch: int) -> Captured:
+    """The model at this batch, given what it is at `rows` and at twice as many sequences. Raises a refusal where that
+    does not follow."""
+    fold, constants = in_proportion(few.fold, more.fold, rows, batch), at_batch(few, more, rows, batch)
+    verify_fold(fold)
+    for law, other in zip(_laws(few.fold), _laws(more.fold), strict=True):
+        one = few.constants[law]
+        if constants[law].problem != one.problem or (law != other and not one.batched):
+            raise CannotRebatch(
+                place=f"constant {law}",
+                cause=f"at another batch than {rows}, it is made of something else",
+                fix="capture the model at the batch that is wanted",
+            )
+    return replace(few, fold=fold, constants=constants)
+
+
+def _laws(fold: Fold) -> list[str]:
+    ops = (op for body in fold.bodies for op in body.graph.ops)
+    return [str(op.attr("law")) for op in ops if op.kind == "constant"]

@@ -1,0 +1,59 @@
+"""What a traced name denotes, where its operator was traced, and a graph with its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.ir.frontends.folding.terms import Term
+from meshwright.ir.graph.constants import Constant
+from meshwright.ir.graph.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """A constant with slices [start, end) of one dimension overwritten by values."""
+
+    base: Term
+    dim: int
+    pieces: tuple[tuple[int, int, Handle], ...] = ()
+
+
+Handle = str | Term | Assembly | tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How traced module paths read in the model: `path` is the original one, `room` the block it lies in ("": none)."""
+
+    path: Callable[[str], str]
+    room: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """Where a module holds a tensor: the path of its attribute, and the keys where that is a list or dictionary."""
+
+    path: str
+    keys: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the model an operator was traced."""
+
+    module: str = ""
+    source: str = ""
+    no_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A graph, and what its constants are."""
+
+    graph: Graph
+    constants: Mapping[str, Term]
+    notes: tuple[str, ...] = ()
+    made: Mapping[str, Constant] = field(default_factory=dict)
+    """How the constants are made, by their laws."""

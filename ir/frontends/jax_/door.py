@@ -1,0 +1,85 @@
+"""What the planner asks of JAX's front end (`meshwright.ir.frontends.door.FrontEnd`). JAX is imported for a file that
+has imported it, and for no other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.ir.errors import EmissionModel, NoTwin
+from meshwright.ir.frontends.contract import EXTRAS, Factory
+from meshwright.ir.frontends.folding.stacks import Stack
+from meshwright.ir.frontends.foreign import blamed
+from meshwright.ir.frontends.twin import Scale, Twin
+from meshwright.ir.graph.calls import Calls
+from meshwright.ir.graph.constants import Constant
+
+if TYPE_CHECKING:
+    from meshwright.ir.frontends.folding.captured import Captured
+    from meshwright.ir.frontends.jax_.source import JaxSource
+
+ANY = "plan it with --target any"
+
+
+def from_file(path: Path, dtype: str | None) -> None:
+    """No file of numbers is read as a model of JAX."""
+
+
+def from_factory(factory: Factory, time_limit_s: float) -> JaxSource | None:
+    """The model of a factory, with the hooks beside it; None if it returns a model of torch after all."""
+    if not _written_in_jax(factory.beside):
+        return None
+    from meshwright.ir.frontends.jax_.source import JaxSource, refused, source_of
+
+    with blamed(factory.path):
+        found = source_of(factory, time_limit_s)
+    if isinstance(found, JaxSource):
+        return found
+    if _roots(found) & {"torch"}:
+        return None
+    raise refused(found, f"{factory.path}:{factory.name}")
+
+
+def from_object(model: Any, hooks: Mapping[str, Any]) -> None:
+    """A model of JAX comes as a file: its parameters have no shapes before it is given a batch."""
+
+
+def capture_of(source: JaxSource, *, batch: int, seq: int, seed: int) -> Captured:
+    """The fold of a model's training step."""
+    from meshwright.ir.frontends.jax_.capture import capture
+
+    return capture(source, batch=batch, seq=seq, seed=seed)
+
+
+def calls_of(
+    source: JaxSource,
+    reference: str,
+    *,
+    batch: int,
+    seq: int,
+    constants: Mapping[str, Constant] | None,
+    stacks: Sequence[Stack],
+) -> Calls:
+    """No code calls a model of JAX yet."""
+    raise EmissionModel(
+        place=reference, cause="it is no torch model, and no code is written for its framework yet", fix=ANY
+    )
+
+
+def twin_of(source: JaxSource, reference: str, scale: Scale) -> Twin:
+    """No code is written that a twin could show."""
+    raise NoTwin(place=reference, cause="it is no torch model", fix=f"{ANY}, and without --tiny")
+
+
+def _written_in_jax(namespace: Mapping[str, Any]) -> bool:
+    """Whether a file has anything of JAX: a module, a function, or a class that is made from one."""
+    return "jax" in sys.modules and any(_roots(value) & EXTRAS.keys() for value in list(namespace.values()))
+
+
+def _roots(value: Any) -> set[str]:
+    """The packages that an object is of."""
+    names = [getattr(value, "__module__", None), getattr(value, "__name__", None)]
+    names += [one.__module__ for one in (value if isinstance(value, type) else type(value)).__mro__]
+    return {str(name).partition(".")[0] for name in names if isinstance(name, str)}
