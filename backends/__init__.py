@@ -1,1 +1,10 @@
-"""What each target can run, and the code that is written for it."""
+"""What each target can run, and the code that is written for it.
+
+| module | what it has |
+|---|---|
+| `door` | backends by name, and what the planner asks of each |
+| `subject`, `turns` | a plan as it is emitted: which bodies run where, and the blocks that stages have |
+| `results` | what comes back: files, and what came of running them |
+| `printing/` | a Program as source code, for any framework |
+| `torch_/` | stock PyTorch |
+"""

@@ -35,7 +35,7 @@ from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.program.lower import lower
 from meshwright.ir.target.workload import STACK_OF_STYLE, STACKS, Workload
-from meshwright.planner.check.needs import planned_memory
+from meshwright.planner.plan.needs import planned_memory
 from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

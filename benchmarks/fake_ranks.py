@@ -20,8 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.inspect_cost import CONFIGS
+from meshwright.backends.results import Alone
+from meshwright.backends.torch_.verify.alone import each_alone
 from meshwright.backends.torch_.verify.run.fake import counted
-from meshwright.planner.check.alone import Alone, each_alone
 from meshwright.planner.cli.main import main as plan
 from meshwright.planner.cli.views.alone import to_json
 from meshwright.planner.plan.emitted import subject_of

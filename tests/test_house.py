@@ -71,6 +71,24 @@ def test_importing_the_package_imports_no_framework() -> None:
     assert done.stdout == "[]\n"
 
 
+FRAMEWORKS = re.compile(r"\b(torch|jax)_\b|^\s*(import|from) (torch|jax)\b")
+OF_ONE = re.compile(r"(ir/frontends|backends)/(torch|jax)_/|calibrate/|__init__\.py|ir/errors/model\.py")
+DOORS = ("FRONT_ENDS = ", "BACKENDS = ")
+
+
+def test_only_doors_name_a_frameworks_package() -> None:
+    """Beside tables of what is where, and what refusals show of a user's file."""
+    found = [
+        f"{path}: {line}"
+        for room in ROOMS
+        for path in (path.relative_to(REPO) for path in (REPO / room).rglob("*.py"))
+        if not OF_ONE.search(str(path))
+        for line in (REPO / path).read_text().splitlines()
+        if FRAMEWORKS.search(line) and not line.startswith(DOORS)
+    ]
+    assert found == []
+
+
 def test_every_registered_benchmark_exists() -> None:
     assert [name for name in benchmarks.BENCHMARKS if find_spec(f"benchmarks.{name}") is None] == []
 

@@ -1,6 +1,6 @@
 """What modules of experts hold in eager execution while they run, of those that a program has in operators of its own.
 
-A program has rows that are sent, products of them, and a sum. What runs is printed code (`backends.torch_.emit`) or,
+A program has rows that are sent, products of them, and a sum. What runs is printed code or,
 where ranks exchange no values, the model's own: that of transformers (`integrations/moe.py`, version 5), in torch
 operators one by one:
 

@@ -13,7 +13,7 @@ gradients of the results of products besides (`_backward.py`: the pass that make
 but for what lies behind the last product). The first stage has no gradients of inputs: it makes all of its gradients
 then.
 
-Stages of unlike meshes are run by what `backends.torch_.emit` writes. It makes a tensor for what comes when it comes,
+Stages of unlike meshes are run by what is written for them. It makes a tensor for what comes when it comes,
 which is kept as an input is; what a stage returned stays until its backward pass, which waits for what it sent.
 """
 

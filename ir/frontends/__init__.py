@@ -7,6 +7,6 @@
 | `foreign` | running code of users: nothing that it raises, prints or waits for escapes |
 | `folding/` | from traced operators to a fold |
 | `recognise/` | composites that a model wrote out (attention, norms, losses), as one operator each |
-| `shape` | decoders as numbers: which keys a shape file has |
+| `shape`, `hf_schema` | which keys a shape file has, and a Hugging Face `config.json` |
 | `twin` | the small twin of a model: how small, and what it is called |
 """

@@ -1,5 +1,5 @@
 """How a user's model is called: what code written for it must know and a graph of
-operators does not say. Plain data; `meshwright.ir.frontends.torch_.tracing.calls` fills it in.
+operators does not say. Plain data; the front end fills it in.
 """
 
 from __future__ import annotations

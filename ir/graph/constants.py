@@ -2,7 +2,7 @@
 
 A graph's `constant` operators have a law, a digest of the expression that makes them. Code that is written for a graph
 needs the expression itself: position indices, rotary tables and masks are no parameters, and nobody else has them. A
-`Constant` is that expression, printed by `meshwright.ir.frontends.torch_.constants.code`; plain data here.
+`Constant` is that expression, as lines of code of its framework; plain data here.
 
 In lines, values stand as %name, the device is `DEVICE`, and what is read from elsewhere
 is a hole: `{held:0}` a tensor that the model has, `{data:0}` an array that comes with the constant. `Constant.code`

@@ -20,11 +20,13 @@ that produce graphs.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
+from typing import SupportsIndex
 
 from meshwright.ir.errors import (
     BadAttribute,
@@ -49,6 +51,13 @@ FLOATING = frozenset(("f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f4", "c6
 
 Scalar = bool | int | float | str | None
 Attr = Scalar | tuple["Attr", ...]
+
+
+def as_integers(value: Attr) -> tuple[int, ...] | None:
+    """An attribute that is a tuple of integers, of whatever library, as Python's; None if it is none."""
+    if not isinstance(value, tuple) or not all(isinstance(item, SupportsIndex) for item in value):
+        return None
+    return tuple(operator.index(item) for item in value if isinstance(item, SupportsIndex))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +157,19 @@ class Op:
 
     def integer(self, key: str) -> int:
         value = self.attr(key)
-        if not isinstance(value, int):
+        if (found := as_integers((value,))) is None:
             raise BadAttribute(
                 place=f"%{self.name} ({self.kind})", cause=f"attribute {key}={value!r}", fix="give an integer"
             )
-        return value
+        return found[0]
 
     def integers(self, key: str) -> tuple[int, ...]:
         value = self.attr(key)
-        if not isinstance(value, tuple):
+        if (found := as_integers(value)) is None:
             raise BadAttribute(
                 place=f"%{self.name} ({self.kind})", cause=f"attribute {key}={value!r}", fix="give integers"
             )
-        return tuple(item for item in value if isinstance(item, int))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

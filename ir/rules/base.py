@@ -24,7 +24,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from meshwright.ir.errors import BadOperand, FactorDropped, FactorRepeated, FactorUndeclared, RuleArity
-from meshwright.ir.graph.graph import ITEMSIZE, Attr, Graph, Type
+from meshwright.ir.graph.graph import ITEMSIZE, Attr, Graph, Type, as_integers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -162,17 +162,15 @@ class Signature:
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.attr(key, default)
-        if not isinstance(value, int):
+        if (found := as_integers((value,))) is None:
             raise self.error(f"attribute {key} is {value!r}", "give an integer")
-        return value
+        return found[0]
 
     def integers(self, key: str) -> tuple[int, ...]:
         value = self.attr(key)
-        if isinstance(value, int):
-            return (value,)
-        if not isinstance(value, tuple):
+        if (found := as_integers(value if isinstance(value, tuple) else (value,))) is None:
             raise self.error(f"attribute {key} is {value!r}", "give integers")
-        return tuple(item for item in value if isinstance(item, int))
+        return found
 
     def axis(self, key: str = "dim", rank: int | None = None) -> int:
         """A dimension attribute, counted from the front."""

@@ -1,6 +1,6 @@
 """What a run of an emitted script measured, beside what was predicted of it.
 
-A script prints a line for each step (`backends.torch_.emit.write.frame.speed`): a word and a number, and so on. Other
+A script prints a line for each step as every backend writes it: a word and a number, and so on. Other
 lines of the log are passed over. The first steps of a run, in which memory is allocated and code compiled, are left
 out; of the others the median counts. Memory is what torch's allocator gave the rank that prints, at most.
 """

@@ -7,6 +7,7 @@
 | `reload` | a saved plan, lowered and priced again |
 | `emitted` | the same as the emitter takes it |
 | `twin` | the plan of a small model of the same structure, on a few processes |
-| `parallelize` | `meshwright.parallelize`: a plan's part of a module on this rank |
+| `parallelize` | `meshwright.parallelize`: a plan's part of a model on this rank |
+| `needs` | the memory and time that a verification takes, held against what there is |
 | `units` | numbers as people read them |
 """

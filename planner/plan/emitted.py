@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.backends.torch_.emit import Subject
+from meshwright.backends.door import TARGETS, Backend, backend
+from meshwright.backends.subject import Subject
+from meshwright.ir.errors import EmissionTarget
 from meshwright.planner.plan.reload import Reloaded, program_of
 from meshwright.planner.search import emittable
 
@@ -18,3 +20,12 @@ def subject_of(again: Reloaded) -> Subject:
     used = again.prediction.step_time_s * again.prediction.mfu * plan.machines.ranks
     subject = replace(subject, workload=plan.workload)
     return replace(subject, peak_flops=subject.step_flops / used if used else 0.0)
+
+
+def backend_of(subject: Subject) -> Backend:
+    """What its code is written by."""
+    found = backend(subject.decisions.target)
+    if found is None:
+        ways = tuple(f"--target {name}" for name in TARGETS if name != subject.decisions.target)
+        raise EmissionTarget(place=f"target {subject.decisions.target}", cause="it is no runtime", ways=ways)
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from math import isclose
 from typing import Annotated
 
-from meshwright.backends.torch_.capabilities import TARGETS
+from meshwright.backends.door import TARGETS
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.quantity import KINDS, weakest_kind
 from meshwright.cost_models.prediction import HELD, SHARES, Held, Prediction, StagePrediction
@@ -35,7 +35,6 @@ from meshwright.ir.files.schema import (
 )
 from meshwright.ir.limits import GLOBAL_BATCH, HOSTS, LAYERS, PLAN_BYTES, RANKS, SEQ
 from meshwright.ir.schedules import CUSTOM
-from meshwright.ir.target.capabilities import ANY
 from meshwright.ir.target.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS
 from meshwright.planner.plan.types import Machines, Plan, Rival
 from meshwright.planner.question.module_pins import OPTIONS
@@ -235,7 +234,7 @@ class BindingTable(Table):
 class PlanTable(DecisionsTable):
     """A plan: decisions, what they were made for, what they cost, and how good that is (docs/plan.md)."""
 
-    target: Annotated[str, OneOf((ANY.target, *TARGETS))]
+    target: Annotated[str, OneOf(tuple(TARGETS))]
     stages: Annotated[Tuple[StageOfPlan], Most(LAYERS)]
     provenance: ProvenanceTable
     model: ModelTable

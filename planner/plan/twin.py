@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwright.backends.torch_.emit import Subject
+from meshwright.backends.door import local_target
+from meshwright.backends.subject import Subject
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.apart import apart
@@ -29,7 +30,6 @@ from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.pins import Config, Pins
 from meshwright.planner.question.pricing import target_of
 
-TARGET = "torch-gloo"
 SEQ, MOST_SEQUENCES = 32, 2
 """Tokens of a sequence, and sequences of a micro-batch on one rank."""
 MOST_RANKS, ENOUGH_RANKS = 8, 4
@@ -84,14 +84,14 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
     )
     made = twin_of(planned.source, planned.model, scale)
     with tempfile.TemporaryDirectory() as name:
-        ask = _ask(_in(Path(name), made), sizes, workload)
+        ask = _ask(_in(Path(name), made), local_target(planned.source.framework), sizes, workload)
         setting = ask.setting()
         twin = setting.fold(config)
         calls = setting.folds.calls(ask.model, config.batch)
     files = made.files(folder)
     if files and not calls.beside:
         calls = replace(calls, file=Path(files[0][0]), beside=files)
-    decisions = projected(planned.decisions, planned.fold, twin, sizes, TARGET)
+    decisions = projected(planned.decisions, planned.fold, twin, sizes, setting.target.target)
     setting.target.check(decisions, twin, workload)
     fold, spelled = apart(twin, decisions)
     program = setting.lowered(fold, spelled, workload.global_batch)
@@ -118,7 +118,7 @@ def _in(folder: Path, twin: Twin) -> str:
     return str(folder / twin.reference) if files else twin.reference
 
 
-def _ask(model: str, sizes: Sizes, workload: Workload) -> Ask:
+def _ask(model: str, target: str, sizes: Sizes, workload: Workload) -> Ask:
     cluster = f"cpu:{sizes.ranks}"
     return Ask(
         model=model,
@@ -126,7 +126,7 @@ def _ask(model: str, sizes: Sizes, workload: Workload) -> Ask:
         cluster=read_cluster(cluster),
         workload=workload,
         global_batch=workload.global_batch,
-        target=target_of(TARGET),
+        target=target_of(target),
         pins=Pins(),
         seed=0,
     )

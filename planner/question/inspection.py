@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright import __version__
 from meshwright.ir.analysis.account import Account, account, account_fold, parameters
@@ -28,9 +28,6 @@ from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.same import Same
 from meshwright.ir.target.workload import check_amount
 from meshwright.ir.verify.graphs import verify_fold
-
-if TYPE_CHECKING:
-    from torch import nn
 
 FORMAT_VERSION = 1
 
@@ -95,10 +92,9 @@ class Inspection:
     notes: tuple[str, ...]
 
 
-def inspect(model: str | nn.Module, *, workload: Workload = DEFAULT, **hooks: Any) -> Inspection:
-    """What `plan inspect` shows, from Python: for MODEL as on the command line, or a module, whose `example_inputs`,
-    `loss`
-    and `dims` may be given as keywords."""
+def inspect(model: Any, *, workload: Workload = DEFAULT, **hooks: Any) -> Inspection:
+    """What `plan inspect` shows, from Python: for MODEL as on the command line, or a model that exists already, whose
+    `example_inputs`, `loss` and `dims` may be given as keywords."""
     if isinstance(model, str):
         source, reference = load_model(model, dtype=workload.dtype), model
     else:

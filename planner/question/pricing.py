@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from meshwright.backends.torch_.capabilities import TARGETS as TORCH_TARGETS
+from meshwright.backends.door import TARGETS
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.ledger.books import Books
@@ -45,8 +45,6 @@ from meshwright.planner.question.module_pins import ModulePin, check_held, resol
 from meshwright.planner.question.pins import Config
 
 Price = Callable[[Program], Prediction]
-
-TARGETS: Mapping[str, Capabilities] = {ANY.target: ANY, **TORCH_TARGETS}
 
 LEAST_BATCH = 2
 """Sequences that a model is captured with at least: in a trace, a loop of extent 1 is not to be seen."""

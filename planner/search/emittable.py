@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.read.subject import DEVICE, check_software
-from meshwright.backends.torch_.emit.write.hosts import Seat, check_order
+from meshwright.backends.door import Backend, backend
+from meshwright.backends.results import Seat
+from meshwright.backends.subject import Subject
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.apart import apart
@@ -30,8 +30,6 @@ from meshwright.ir.program.program import Program
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting
 
-CUDA = "torch-cuda"
-"""The target whose ranks are GPUs of hosts."""
 NOWHERE = Path()
 """The folder of code that is not kept."""
 
@@ -79,6 +77,7 @@ class Passed:
 class Emission:
     """What is known of the code of one search's plans."""
 
+    backend: Backend
     setting: Setting
     model: str
     cluster: Cluster
@@ -93,7 +92,8 @@ class Emission:
     @staticmethod
     def of(setting: Setting, model: str, cluster: Cluster) -> Emission | None:
         """The guard of a search; none where its target is no runtime."""
-        return Emission(setting, model, cluster) if setting.target.target in DEVICE else None
+        found = backend(setting.target.target)
+        return Emission(found, setting, model, cluster) if found is not None else None
 
     def refused(self) -> tuple[MeshwrightError, ...]:
         """What is refused of all plans alike, looked for once."""
@@ -104,7 +104,7 @@ class Emission:
     def _outright(self) -> Iterator[MeshwrightError]:
         setting = self.setting
         try:
-            check_software(setting.workload, setting.target.target, setting.workload.stack.style)
+            self.backend.check_software(setting.workload, setting.target.target, setting.workload.stack.style)
             setting.folds.calls(self.model, LEAST_BATCH)
         except MeshwrightError as refusal:
             yield refusal
@@ -122,10 +122,10 @@ class Emission:
     def _refusal(self, config: Config, decisions: Decisions) -> MeshwrightError | None:
         try:
             subject = subject_of(self.setting, self.model, config, decisions)
-            emit(subject, NOWHERE)
-            if decisions.target == CUDA:
+            self.backend.emit(subject, NOWHERE)
+            if self.backend.on_hosts(decisions.target):
                 self.seats = self.seats or seats(self.cluster)
-                check_order(decisions.groups, self.seats)
+                self.backend.check_hosts(decisions.groups, self.seats)
         except MeshwrightError as refusal:
             return refusal
         return None

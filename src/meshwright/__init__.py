@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from meshwright.backends.torch_.parallel import Parallelized
     from meshwright.backends.torch_.verify.interpreted.rules import check_rule
     from meshwright.ir.errors import MeshwrightError
     from meshwright.ir.rules.opaque import register_rule
-    from meshwright.planner.plan.parallelize import Parallelized, parallelize
+    from meshwright.planner.plan.parallelize import parallelize
     from meshwright.planner.question.inspection import Inspection, Workload, inspect
 
 __version__ = "0.1.0"
@@ -37,7 +38,7 @@ _HOME = {
     "Inspection": "meshwright.planner.question.inspection",
     "Workload": "meshwright.planner.question.inspection",
     "inspect": "meshwright.planner.question.inspection",
-    "Parallelized": "meshwright.planner.plan.parallelize",
+    "Parallelized": "meshwright.backends.torch_.parallel",
     "parallelize": "meshwright.planner.plan.parallelize",
 }
 

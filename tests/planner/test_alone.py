@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Alone
+from meshwright.backends.torch_.verify import alone
+from meshwright.backends.torch_.verify.alone import each_alone
 from meshwright.backends.torch_.verify.run import fake
 from meshwright.backends.torch_.verify.run.fake import Counted, counted
 from meshwright.ir.errors import RanksFailed, VerificationTooLarge
-from meshwright.planner.check import alone
-from meshwright.planner.check.alone import Alone, each_alone
 from meshwright.planner.cli.exits import MISMATCH
 from meshwright.planner.cli.main import main
 from tests.backends.torch_.emitted import subject
@@ -138,10 +139,11 @@ def test_which_ranks_are_run_and_what_is_told_of_them(tmp_path: Path, monkeypatc
         return Counted(collectives={("send", (rank,), 1): 2}, wall_s=rank + 0.5, cpu_s=rank + 0.25, peak_bytes=rank)
 
     monkeypatch.setattr(alone, "emit", emit)
-    monkeypatch.setattr("meshwright.backends.torch_.verify.groups.groups_of", lambda program, fold: groups)
-    monkeypatch.setattr("meshwright.backends.torch_.verify.emitted.summary", lambda done, group: (done, group.name))
+    monkeypatch.setattr(alone, "groups_of", lambda program, fold: groups)
+    monkeypatch.setattr(alone, "summary", lambda done, group: (done, group.name))
     monkeypatch.setattr(
-        "meshwright.backends.torch_.verify.groups.unlike",
+        alone,
+        "unlike",
         lambda done, group, rank, values: [] if rank == 3 else [f"{group.name}, {rank}, {values}"],
     )
     subject_: Any = Emitted()

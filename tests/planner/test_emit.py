@@ -11,11 +11,11 @@ from meshwright.backends.torch_.emit.write import needed
 from meshwright.backends.torch_.verify import emitted
 from meshwright.ir.errors import DependencyMissing, EmissionTarget, VerificationTooLarge
 from meshwright.ir.frontends.door import load_model
-from meshwright.planner.check.needs import PROCESS_BYTES, needs_of
 from meshwright.planner.cli.exits import MISMATCH
 from meshwright.planner.cli.main import main
 from meshwright.planner.plan.emitted import subject_of
 from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.needs import PROCESS_BYTES, needs_of
 from meshwright.planner.plan.reload import reload
 from tests.planner.solved import TINY
 from tests.planner.twins import EXAMPLES

@@ -179,7 +179,7 @@ def test_no_fix_names_what_the_plan_has(models: dict[str, str]) -> None:
         )
         setting = ask.setting()
         space = space_of(setting, ask.cluster, replace(wished.constraints, only={"cp": (1, 2)}))
-        emission = Emission(setting, reference, ask.cluster)
+        emission = Emission.of(setting, reference, ask.cluster)
         configs = [config for base in space.bases() for config in space.shapes(base)]
         for config in dice.sample(configs, LOOKED_AT):
             try:
@@ -212,9 +212,9 @@ def test_a_plan_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it is asked about; other plans of a configuration are other questions."""
     printed: list[Any] = []
     monkeypatch.setattr(module, "subject_of", lambda *given: given[-1])
-    monkeypatch.setattr(module, "emit", lambda subject, folder: printed.append(subject))
+    backend: Any = SimpleNamespace(emit=lambda subject, folder: printed.append(subject), on_hosts=lambda target: False)
     nothing: Any = None
-    emission = Emission(nothing, "m", nothing, outright=())
+    emission = Emission(backend, nothing, "m", nothing, outright=())
     one, other = (SimpleNamespace(target="torch-gloo", name=name) for name in ("one", "other"))
     asked: list[Any] = [one, one, other]
     assert [emission.refusal(handmade.config("tp=1"), decisions) for decisions in asked] == [None] * 3

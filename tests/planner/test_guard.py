@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.backends.torch_.emit.write.hosts import Seat
+from meshwright.backends.results import Seat
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.hardware.toml import read
 from meshwright.ir.errors import EmissionModule, EmissionPrinted, HeadsIndivisible, MeshwrightError, PinValue
@@ -38,10 +38,14 @@ def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: s
         return ["a seat"]
 
     monkeypatch.setattr(module, "subject_of", lambda *_: "subject")
-    monkeypatch.setattr(module, "emit", emit)
-    monkeypatch.setattr(module, "check_software", check)
+    made.backend = SimpleNamespace(
+        emit=emit,
+        check_software=check,
+        on_hosts=lambda target: target == "torch-cuda",
+        check_hosts=lambda *what: made.orders.append(what),
+    )
+    monkeypatch.setattr(module, "backend", lambda target: None if target == "any" else made.backend)
     monkeypatch.setattr(module, "seats", seated)
-    monkeypatch.setattr(module, "check_order", lambda *what: made.orders.append(what))
     folds = SimpleNamespace(calls=lambda *_, **__: None, first=lambda batch: SimpleNamespace(fold="fold"))
     setting: Any = SimpleNamespace(
         target=SimpleNamespace(target=target, unwritten=lambda workload, fold: outright[1:]),
@@ -64,7 +68,7 @@ def test_what_is_refused_of_all_plans_is_asked_once(monkeypatch: pytest.MonkeyPa
     """Then each of them is an answer, and the answer says so."""
     one = guard(monkeypatch, ODD, FORM)
     assert one.of.refused() == (ODD, FORM)
-    monkeypatch.setattr(module, "check_software", lambda *_: pytest.fail("asked again"))
+    one.backend.check_software = lambda *_: pytest.fail("asked again")
     assert one.of.refused() == (ODD, FORM)
     one.refuses = PART
     assert one.of.refusal(config("", 8), one.decisions) is None

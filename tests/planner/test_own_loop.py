@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from torch import nn
 
+from meshwright.backends.torch_ import door, parallel
 from meshwright.backends.torch_.emit import Files
+from meshwright.backends.torch_.emit.write import hosts
+from meshwright.backends.torch_.parallel import Parallelized, same_parameters
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.planner.cli.verbs import emit
 from meshwright.planner.plan import parallelize
-from meshwright.planner.plan.parallelize import Parallelized, same_parameters
 from tests.planner.handmade import plan, prediction
 
 # A script, and who calls it ------------------------------------------------------------------------------------------
@@ -43,13 +45,13 @@ class Ranks(ModuleType):
 
 @pytest.mark.parametrize(
     ("ranks", "left", "slept"),
-    [(Ranks("gloo"), 1, [parallelize.GLOO_ENDS_S]), (Ranks("nccl"), 1, []), (Ranks("gloo", joined=False), 0, [])],
+    [(Ranks("gloo"), 1, [parallel.GLOO_ENDS_S]), (Ranks("nccl"), 1, []), (Ranks("gloo", joined=False), 0, [])],
 )
 def test_ranks_part_at_the_end(monkeypatch: pytest.MonkeyPatch, ranks: Ranks, left: int, slept: list[float]) -> None:
     """Unless they have; and where threads go on, they are waited for."""
     waited: list[float] = []
-    monkeypatch.setattr(parallelize.time, "sleep", waited.append)
-    parallelize._leave(ranks)
+    monkeypatch.setattr(parallel.time, "sleep", waited.append)
+    parallel._leave(ranks)
     assert (ranks.left, waited) == (left, slept)
 
 
@@ -77,20 +79,20 @@ def test_a_model_is_made_this_ranks_part(
     script.start = lambda: done.append("started") or "mesh"
     script.parallelize = lambda model, mesh: SimpleNamespace(model=model, mesh=mesh, schedule=schedule)
     model, kinds = nn.Linear(2, 2), [SimpleNamespace(mesh=Mesh.parse(mesh)) for mesh in meshes]
-    decisions = SimpleNamespace(schedule=SimpleNamespace(microbatches=7))
+    decisions = SimpleNamespace(schedule=SimpleNamespace(microbatches=7), target="torch-gloo")
     subject = SimpleNamespace(fold="fold", decisions=decisions)
     again = SimpleNamespace(ask=SimpleNamespace(model="m.py:f"))
     written = SimpleNamespace(write=lambda folder: done.append(f"written {folder.is_dir()}"))
     monkeypatch.setattr(parallelize, "load_plan", lambda path: f"plan of {path}")
     monkeypatch.setattr(parallelize, "reload", lambda plan, reference: done.append(f"{plan} {reference}") or again)
     monkeypatch.setattr(parallelize, "subject_of", lambda _: subject)
-    monkeypatch.setattr(parallelize, "same_parameters", lambda *of: done.append(f"{of[1]} {of[2]}"))
-    monkeypatch.setattr(parallelize, "emit", lambda *_: written)
-    monkeypatch.setattr(parallelize, "load", lambda path: done.append(f"loaded {Path(path).name}") or script)
-    monkeypatch.setattr(parallelize, "kinds_of", lambda _: kinds)
-    monkeypatch.setattr(parallelize, "axes_of", lambda _: SimpleNamespace(batch=("dp", "cp")))
-    monkeypatch.setattr(parallelize, "shares_along", lambda *_: shares)
-    monkeypatch.setattr(parallelize.atexit, "register", lambda *_: done.append("will leave"))
+    monkeypatch.setattr(parallel, "same_parameters", lambda *of: done.append(f"{of[1]} {of[2]}"))
+    monkeypatch.setattr(parallel, "emit", lambda *_: written)
+    monkeypatch.setattr(parallel, "load", lambda path: done.append(f"loaded {Path(path).name}") or script)
+    monkeypatch.setattr(parallel, "kinds_of", lambda _: kinds)
+    monkeypatch.setattr(parallel, "axes_of", lambda _: SimpleNamespace(batch=("dp", "cp")))
+    monkeypatch.setattr(parallel, "shares_along", lambda *_: shares)
+    monkeypatch.setattr(parallel.atexit, "register", lambda *_: done.append("will leave"))
     found = parallelize.parallelize(model, "plan.json", reference="here")
     leaves = [] if joined else ["will leave"]
     assert done == [
@@ -163,7 +165,7 @@ def placed(monkeypatch: pytest.MonkeyPatch, **shapes: tuple[int, ...]) -> Any:
         for name, shape in shapes.items()
     }
     held["seen"] = (SimpleNamespace(buffer=True), SimpleNamespace(shape=(9,)))
-    monkeypatch.setattr(parallelize, "parameters", lambda _: held)
+    monkeypatch.setattr(parallel, "parameters", lambda _: held)
     return SimpleNamespace()
 
 
@@ -240,9 +242,14 @@ def emitted(
     monkeypatch.setattr(emit, "on_target", lambda _, name: done.append(f"on {name}") or other)
     monkeypatch.setattr(emit, "subject_of", lambda again: done.append("the plan") or subject)
     monkeypatch.setattr(emit, "tiny", lambda again, folder: done.append("its twin") or subject)
-    monkeypatch.setattr(emit, "emit", made)
+    backend = SimpleNamespace(
+        emit=made,
+        on_hosts=door.on_hosts,
+        with_hosts=lambda files, seats: done.append(str(seats)) or files,
+        how_to_start=door.how_to_start,
+    )
+    monkeypatch.setattr(emit, "backend_of", lambda _: backend)
     monkeypatch.setattr(emit, "seats", lambda cluster: f"seats of {cluster}")
-    monkeypatch.setattr(emit, "on_hosts", lambda files, seats: done.append(str(seats)) or files)
     usual = {"plan": "p", "model": None, "out": str(folder), "target": None, "tiny": False, "init": None}
     return emit.run(Namespace(**usual | {"force": False, "json": False} | words)), done
 
@@ -284,7 +291,7 @@ def test_where_it_is_started(
     slurm: bool,
     where: str,
 ) -> None:
-    monkeypatch.setattr(emit, "SLURM", "launch.slurm")
+    monkeypatch.setattr(hosts, "SLURM", "launch.slurm")
     _, done = emitted(monkeypatch, tmp_path, launch=launch, slurm=slurm, device="torch-cuda", init="meta", tiny=True)
     assert done == ["its twin", "init 'meta'", "seats of cluster"]
     assert capsys.readouterr().out.splitlines()[-1] == f"start it {where}: {tmp_path / 'launch.sh'} --steps 10"

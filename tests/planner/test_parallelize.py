@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import meshwright
+from meshwright.backends.torch_.parallel import Parallelized, same_parameters
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
 from meshwright.ir.frontends.door import capture, load_model
 from meshwright.planner.cli.main import main
-from meshwright.planner.plan.parallelize import Parallelized, same_parameters
 from tests.ir.frontends.tiny import write_config
 from tests.planner.solved import TINY
 

@@ -46,8 +46,8 @@ class Source:
     cast: bool = False
     name: str = "model"
 
-    def as_made(self) -> Source:
-        return Source(name="as made")
+    def as_made(self) -> Source | None:
+        return Source(name="as made") if self.cast else None
 
 
 class Model:

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.decisions.project import Sizes, layers_of, projected, sizes_of
 from meshwright.ir.errors import NoTwin
@@ -31,8 +31,8 @@ from meshwright.ir.names import Degrees
 from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.workload import STACKS
-from meshwright.planner.check.needs import parameters_of
 from meshwright.planner.plan import twin as planner_twin
+from meshwright.planner.plan.needs import parameters_of
 from meshwright.planner.plan.twin import Planned, twinned
 from tests.backends.torch_.proved import proved
 from tests.planner.told import config

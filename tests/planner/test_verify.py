@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from meshwright.backends.torch_.verify import emitted
-from meshwright.backends.torch_.verify.emitted import Verified
+from meshwright.backends.results import Alone, Verified
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.graph.graph import Type
-from meshwright.planner.check import needs
-from meshwright.planner.check.alone import Alone
-from meshwright.planner.check.needs import Needs, available_bytes, needs_of, parameters_of
 from meshwright.planner.cli.verbs import verify
 from meshwright.planner.cli.views import alone as of_alone
 from meshwright.planner.cli.views import verify as of_run
+from meshwright.planner.plan import needs
+from meshwright.planner.plan.needs import Needs, available_bytes, needs_of, parameters_of
 
 MIB, GIB = 2**20, 2**30
 
@@ -64,7 +62,7 @@ def test_what_is_said_of_rounding(
     words: dict[str, Any], whole: int, planned: tuple[float, ...], lines: list[str]
 ) -> None:
     """One of three things, or nothing."""
-    told = list(of_run.shown(found(**words), whole, planned))
+    told = list(of_run.shown(found(read_whole=whole, **words), planned))
     assert told[:3] == HEAD
     assert told[len(told) - 2 :] == COMMUNICATED
     rounding = told[3:-2]
@@ -75,8 +73,14 @@ def test_what_is_said_of_rounding(
 def test_everything_is_said_in_its_order() -> None:
     """Rank 2 is the fullest: 4 of its 5 MiB were used. Of 21 differences twenty are printed."""
     off = tuple(f"rank {rank} is off" for rank in range(20))
-    one = found(once=(("broadcast", "tp", 2, 4096),), memory=(MIB, 2 * MIB, 4 * MIB, MIB), unlike=("odd",), off=off)
-    assert list(of_run.shown(one, 6, (9.0 * MIB, 3.0 * MIB, 5.0 * MIB, 8.0 * MIB))) == [
+    one = found(
+        once=(("broadcast", "tp", 2, 4096),),
+        memory=(MIB, 2 * MIB, 4 * MIB, MIB),
+        unlike=("odd",),
+        off=off,
+        read_whole=6,
+    )
+    assert list(of_run.shown(one, (9.0 * MIB, 3.0 * MIB, 5.0 * MIB, 8.0 * MIB))) == [
         HEAD[0].replace("exact", "DIFFERENT"),
         *HEAD[1:],
         *COMMUNICATED,
@@ -87,13 +91,15 @@ def test_everything_is_said_in_its_order() -> None:
         *off[:19],
         "and 1 more: see --json",
     ]
-    twenty = list(of_run.shown(found(off=off), 0, ()))
+    twenty = list(of_run.shown(found(off=off), ()))
     assert twenty[-1] == "rank 19 is off"
 
 
 def test_findings_as_json() -> None:
-    one = found(once=(("broadcast", "tp", 2, 4096),), memory=(MIB, 2 * MIB), rounded=3, in_fp64=0.5, off=("off",))
-    assert of_run.to_json(one, 6, (3.0, 4.0, 5.0)) == {
+    one = found(
+        once=(("broadcast", "tp", 2, 4096),), memory=(MIB, 2 * MIB), rounded=3, in_fp64=0.5, off=("off",), read_whole=6
+    )
+    assert of_run.to_json(one, (3.0, 4.0, 5.0)) == {
         "exact": False,
         "ranks": 4,
         "steps": 2,
@@ -270,32 +276,29 @@ def ran(
     plan = SimpleNamespace(machines=SimpleNamespace(ranks=ranks), decisions=SimpleNamespace(target=target))
     own = SimpleNamespace(program="program", name="the plan")
     twin = SimpleNamespace(program="program", name="its twin")
-    whole = [SimpleNamespace(predicted=[SimpleNamespace(whole={"all_gather": 2, "send": 1})])] * 2
-    job = SimpleNamespace(groups=whole)
 
     def check(limit: float, time_limit_s: float) -> None:
         done.append(f"may take {limit / GIB:g} GiB and {time_limit_s:g} s")
 
-    def verified(jobs: list[Any], *, steps: int, limit_s: float) -> list[Verified]:
-        done.append(f"{len(jobs)} run, {steps} steps, {limit_s:g} s")
-        return [one]
+    def verified(subject: Any, folder: Path, *, steps: int, limit_s: float) -> Verified:
+        done.append(f"{subject.name} run, {steps} steps, {limit_s:g} s")
+        return one
+
+    backend = SimpleNamespace(
+        check_installed=lambda: None,
+        emit=lambda subject, folder: SimpleNamespace(write=lambda into: done.append(f"{subject.name} written")),
+        verify=verified,
+    )
 
     monkeypatch.setattr(verify, "load_plan", lambda path: plan)
     monkeypatch.setattr(verify, "reload", lambda plan, model: f"again, {model}")
     monkeypatch.setattr(verify, "subject_of", lambda again: own)
     monkeypatch.setattr(verify, "tiny", lambda again, folder: twin)
-    monkeypatch.setattr(verify, "check_torch", lambda: None)
+    monkeypatch.setattr(verify, "backend_of", lambda subject: backend)
     monkeypatch.setattr(verify, "verify_alone", lambda subject, folder, args: done.append(subject.name) or args.good)
     monkeypatch.setattr(verify, "planned_memory", lambda program: (GIB, GIB))
     monkeypatch.setattr(verify, "available_bytes", lambda: 7 * GIB)
     monkeypatch.setattr(verify, "needs_of", lambda subject, planned, steps: SimpleNamespace(check=check))
-    monkeypatch.setattr(
-        verify,
-        "emit",
-        lambda subject, folder: SimpleNamespace(write=lambda into: done.append(f"{subject.name} written")),
-    )
-    monkeypatch.setattr(emitted.Job, "of", staticmethod(lambda subject, script: job))
-    monkeypatch.setattr(emitted, "verify", verified)
     usual = {"plan": "p", "model": None, "alone": False, "tiny": False, "out": None, "steps": 2, "time_limit": 60.0}
     return verify.run(Namespace(**usual | {"memory_limit": None, "json": False, "good": True} | words)), done
 
@@ -303,18 +306,18 @@ def ran(
 @pytest.mark.parametrize(
     ("words", "one", "code", "done"),
     [
-        ({}, found(), 0, ["may take 7 GiB and 60 s", "the plan written", "1 run, 2 steps, 60 s"]),
+        ({}, found(), 0, ["may take 7 GiB and 60 s", "the plan written", "the plan run, 2 steps, 60 s"]),
         (
             {"memory_limit": 1.5, "steps": 3},
             found(off=("off",)),
             7,
-            ["may take 1.5 GiB and 60 s", "the plan written", "1 run, 3 steps, 60 s"],
+            ["may take 1.5 GiB and 60 s", "the plan written", "the plan run, 3 steps, 60 s"],
         ),
         (
             {"tiny": True, "target": "torch-cuda", "ranks": 999},
             found(),
             0,
-            ["may take 7 GiB and 60 s", "its twin written", "1 run, 2 steps, 60 s"],
+            ["may take 7 GiB and 60 s", "its twin written", "its twin run, 2 steps, 60 s"],
         ),
         ({"alone": True, "ranks": 999, "target": "torch-cuda"}, found(), 0, ["the plan"]),
         ({"alone": True, "good": False}, found(), 7, ["the plan"]),
@@ -338,12 +341,11 @@ def test_what_cannot_be_run_here(monkeypatch: pytest.MonkeyPatch, target: str, r
 def test_what_is_printed_and_kept(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Two groups leave three collectives each unexecuted."""
     ran(monkeypatch, found(), out=str(tmp_path / "kept"))
     assert (tmp_path / "kept").is_dir()
-    assert capsys.readouterr().out.splitlines() == list(of_run.shown(found(), 6, (GIB, GIB)))
+    assert capsys.readouterr().out.splitlines() == list(of_run.shown(found(), (GIB, GIB)))
     ran(monkeypatch, found(), json=True)
-    assert capsys.readouterr().out == f"{json.dumps(of_run.to_json(found(), 6, (GIB, GIB)), indent=2)}\n"
+    assert capsys.readouterr().out == f"{json.dumps(of_run.to_json(found(), (GIB, GIB)), indent=2)}\n"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -354,7 +356,8 @@ def test_ranks_alone_are_told_one_by_one(
     subject: Any = SimpleNamespace(ranks=16)
     args = Namespace(time_limit=60.0, json=as_json)
     for ranks, good in (([ONE, OTHER], False), ([ONE], True)):
-        monkeypatch.setattr(verify, "each_alone", lambda *_, ranks=ranks, **__: iter(ranks))
+        backend = SimpleNamespace(each_alone=lambda *_, ranks=ranks, **__: iter(ranks))
+        monkeypatch.setattr(verify, "backend_of", lambda _, backend=backend: backend)
         assert verify.verify_alone(subject, Path(), args) == good
         out, err = capsys.readouterr()
         lines = "".join(f"{of_alone.line(one)}\n" for one in ranks)

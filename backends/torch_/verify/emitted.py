@@ -33,9 +33,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.backends.results import Off, Verified
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.verify.apart import Apart, apart_of
-from meshwright.backends.torch_.verify.equal import FLOOR, Compared, Off, close, compared, distances
+from meshwright.backends.torch_.verify.equal import FLOOR, Compared, close, compared, distances
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.reference import EXACT, LOW, Reference, Stepped
 from meshwright.backends.torch_.verify.run.counting import Collective
@@ -49,49 +50,6 @@ PATIENCE_S = 5.0
 """For processes that were told to end."""
 LAST, STACKS = 30, 60
 """Lines of what ranks printed that an error shows: of one that died, and of all that were still running."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """What was compared, and what differs."""
-
-    ranks: int
-    steps: int
-    losses: tuple[float, ...]
-    tensors: int
-    """Gradients and parameters that were compared on every rank in every step."""
-    worst: float
-    """The largest difference, as a part of what it is measured by."""
-    collectives: tuple[tuple[str, str, int, int], ...]
-    """Of the first rank and one step: kind, mesh axes, how many, bytes in all."""
-    once: tuple[tuple[str, str, int, int], ...]
-    """The same of what was executed in one step only."""
-    memory: tuple[int, ...] = ()
-    """The fullest instant of every rank, in bytes of tensors, after the first step; empty if there was but one, or if
-    compiled code makes tensors that cannot be watched."""
-    rounded: int = 0
-    """Gradients in low precision that were held against those in fp32 (`Reference.rounded`), and tensors in fp32 that
-    are off, and in fp64 are not; of all steps."""
-    in_fp64: float | None = None
-    """The largest difference where both ran in fp64, as a part of what it is measured by."""
-    failed_in_fp64: str = ""
-    """Why they could not."""
-    apart: int = 0
-    """Tensors of all steps that are off on some rank."""
-    still: tuple[str, ...] = ()
-    """The random operators that were put in the mean of what they draw, on both sides."""
-    unlike: tuple[str, ...] = ()
-    """What differs in kind: tensors that one side lacks, collectives."""
-    off: tuple[Off, ...] = ()
-    """Values that differ."""
-
-    @property
-    def differences(self) -> tuple[str, ...]:
-        return (*self.unlike, *map(str, self.off))
-
-    @property
-    def exact(self) -> bool:
-        return not self.differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,20 +9,10 @@ from math import isfinite, isnan
 import torch
 from torch import Tensor
 
+from meshwright.backends.results import Off
+
 FLOOR = 1e-3
 """Of the largest element of all, below which differences of a tensor are not measured by its own size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Off:
-    """A value that differs: by how much of what it is measured by, and how much is allowed."""
-
-    what: str
-    by: float
-    allowed: float
-
-    def __str__(self) -> str:
-        return f"{self.what} is off by {self.by:.1e}, {self.allowed:.0e} allowed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

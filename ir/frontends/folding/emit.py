@@ -1,6 +1,6 @@
 """Emitting operators: the half of the translation that knows our vocabulary.
 
-An `Emitter` collects operators. Lowerings (`torch_.operators`) call `emit`, `view` and `value`; what they
+An `Emitter` collects operators. Lowerings of front ends call `emit`, `view` and `value`; what they
 need not think about happens here:
 
 - *Nothing is emitted for nothing*: views of the same shape pass their operand through, views of views are one view.

@@ -1,7 +1,7 @@
 """`plan emit PLAN --out DIR`: a saved plan as a training script in stock PyTorch, with a launch script and a rank map.
 
 The plan is taken up again where it was left (`reload`); what is written follows from its decisions and its program
-alone (`backends.torch_.emit`). What no code is written for is refused, and nothing is written then.
+alone (`Backend.emit`). What no code is written for is refused, and nothing is written then.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
-from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.write.hosts import SLURM, on_hosts, on_several
+from meshwright.backends.subject import Subject
 from meshwright.ir.quoting import word
 from meshwright.planner.cli.output import check_files, folder_of, remember, unwritable
-from meshwright.planner.plan.emitted import subject_of
+from meshwright.planner.plan.emitted import backend_of, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import Reloaded, on_target, reload
 from meshwright.planner.plan.twin import Planned, twinned
 from meshwright.planner.plan.units import seconds
-from meshwright.planner.search.emittable import CUDA, seats
+from meshwright.planner.search.emittable import seats
 
 
 def run(args: Namespace) -> int:
@@ -38,11 +37,12 @@ def run(args: Namespace) -> int:
             file=sys.stderr,
         )
     subject = replace(tiny(again, folder) if args.tiny else subject_of(again), init=args.init or "")
-    files = emit(subject, folder)
+    written_by = backend_of(subject)
+    files = written_by.emit(subject, folder)
     for said in files.told:
         print(f"note: {said}", file=sys.stderr)  # noqa: T201
-    if subject.decisions.target == CUDA:
-        files = on_hosts(files, seats(again.ask.cluster))
+    if written_by.on_hosts(subject.decisions.target):
+        files = written_by.with_hosts(files, seats(again.ask.cluster))
     texts = dict(files.texts)
     check_files(folder, texts, force=args.force)
     try:
@@ -55,9 +55,7 @@ def run(args: Namespace) -> int:
         sys.stdout.write(f"{json.dumps({'written': written}, indent=2)}\n")
         return 0
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
-    slurm = ", or under Slurm" if SLURM in dict(files.texts) else ""
-    where = f"on every host{slurm}" if on_several(files) else "on this machine"
-    sys.stdout.write(f"start it {where}: {word(str(folder / 'launch.sh'))} --steps 10\n")
+    sys.stdout.write(f"start it {written_by.how_to_start(files)}: {word(str(folder / files.start))} --steps 10\n")
     return 0
 
 

@@ -21,7 +21,7 @@ TABLES = {
     "cluster": ("meshwright.cost_models.hardware.schema", "ClusterTable"),
     "matrix": ("meshwright.cost_models.hardware.schema", "MatrixTable"),
     "shape": ("meshwright.ir.frontends.shape", "Shape"),
-    "config": ("meshwright.ir.frontends.torch_.sources.hf_schema", "ConfigTable"),
+    "config": ("meshwright.ir.frontends.hf_schema", "ConfigTable"),
     "configs": ("meshwright.planner.question.pin_schema", "LineTable"),
     "pins": ("meshwright.planner.question.pin_schema", "PinsTable"),
     "log": ("meshwright.planner.answer.compare", "StepTable"),

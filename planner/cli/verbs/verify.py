@@ -1,7 +1,7 @@
 """`plan verify PLAN`: the code of a plan, run on this machine and held against the model on one device.
 
 What it will run and take is told before it starts (`verify_needs`). The plan is emitted into a folder of its own, and
-exactly these files are run, one process per rank, under a time limit (`backends.torch_.verify.emitted`). The exit code
+exactly these files are run, one process per rank, under a time limit (`Backend.verify`). The exit code
 is 7 if anything differs, 8 if a process ended early, took too long, or would take more memory than it may.
 """
 
@@ -13,21 +13,20 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
-from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.write.needed import check_torch
+from meshwright.backends.door import LOCAL
+from meshwright.backends.subject import Subject
 from meshwright.ir.errors import VerificationTooLarge
-from meshwright.planner.check.alone import each_alone
-from meshwright.planner.check.needs import available_bytes, needs_of, planned_memory
 from meshwright.planner.cli.exits import MISMATCH
 from meshwright.planner.cli.output import folder_of, made
 from meshwright.planner.cli.verbs.emit import tiny
 from meshwright.planner.cli.views import alone as of_alone
 from meshwright.planner.cli.views.verify import shown, to_json
-from meshwright.planner.plan.emitted import subject_of
+from meshwright.planner.plan.emitted import backend_of, subject_of
 from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.needs import available_bytes, needs_of, planned_memory
 from meshwright.planner.plan.reload import reload
 
-TARGET, MOST_RANKS = "torch-gloo", 8
+MOST_RANKS = 8
 
 
 def run(args: Namespace) -> int:
@@ -40,39 +39,34 @@ def run(args: Namespace) -> int:
             again = reload(plan, args.model)
             subject = tiny(again, folder) if args.tiny else subject_of(again)
             return 0 if verify_alone(subject, folder, args) else MISMATCH
-    if not args.tiny and (plan.decisions.target != TARGET or ranks > MOST_RANKS):
+    if not args.tiny and (plan.decisions.target not in LOCAL or ranks > MOST_RANKS):
         raise VerificationTooLarge(
             place=f"a plan of {ranks} ranks for {plan.decisions.target}",
-            cause=f"plans of at most {MOST_RANKS} ranks for {TARGET} can be run here",
+            cause=f"plans of at most {MOST_RANKS} ranks for {' or '.join(LOCAL)} can be run here",
             fix="verify its small twin with --tiny, or one rank of each stage with --alone",
         )
-    check_torch()
-    from meshwright.backends.torch_.verify.emitted import Job, verify
-
     again = reload(plan, args.model)
     with tempfile.TemporaryDirectory() as own:
         folder = made(folder_of(args.out)) if args.out is not None else Path(own)
         subject = tiny(again, folder) if args.tiny else subject_of(again)
+        run = backend_of(subject)
+        run.check_installed()
         planned = planned_memory(subject.program)
         limit = available_bytes() if args.memory_limit is None else args.memory_limit * 2**30
         needs_of(subject, planned, args.steps).check(limit, args.time_limit)
-        emit(subject, folder).write(folder)
-        job = Job.of(subject, folder / "train.py")
-        (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
-    whole = sum(sum(group.predicted[0].whole.values()) for group in job.groups)
+        run.emit(subject, folder).write(folder)
+        found = run.verify(subject, folder, steps=args.steps, limit_s=args.time_limit)
     if args.json:
-        sys.stdout.write(f"{json.dumps(to_json(found, whole, planned), indent=2)}\n")
+        sys.stdout.write(f"{json.dumps(to_json(found, planned), indent=2)}\n")
     else:
-        sys.stdout.write("\n".join(shown(found, whole, planned)) + "\n")
+        sys.stdout.write("\n".join(shown(found, planned)) + "\n")
     return 0 if found.exact else MISMATCH
 
 
 def verify_alone(subject: Subject, folder: Path, args: Namespace) -> bool:
     """Run them and print; whether nothing differs."""
-    from meshwright.backends.torch_.verify.run.fake import counted
-
     found = []
-    for one in each_alone(subject, folder, counted, limit_s=args.time_limit):
+    for one in backend_of(subject).each_alone(subject, folder, limit_s=args.time_limit):
         found.append(one)
         print(of_alone.line(one), file=sys.stderr if args.json else sys.stdout, flush=True)
     if args.json:

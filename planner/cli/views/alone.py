@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from meshwright.planner.check.alone import Alone
+from meshwright.backends.results import Alone
 from meshwright.planner.plan.units import nbytes
 
 

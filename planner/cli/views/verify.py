@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshwright.backends.results import Verified
 from meshwright.planner.plan.units import nbytes
-
-if TYPE_CHECKING:
-    from meshwright.backends.torch_.verify.emitted import Verified
-
 
 MOST_LINES = 20
 """Differences that are printed; --json has all."""
 
 
-def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[str]:
+def shown(found: Verified, planned: tuple[float, ...]) -> Iterable[str]:
     """What is printed."""
     yield f"{found.ranks} ranks, {found.steps} steps against one device: {'exact' if found.exact else 'DIFFERENT'}"
     yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
@@ -37,14 +34,14 @@ def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[s
         run, plan = max(zip(found.memory, planned, strict=True))
         far = f"{plan / run - 1:+.1%}"
         yield f"memory        {nbytes(run)} of tensors on the fullest rank, {nbytes(plan)} planned ({far})"
-    if whole:
-        yield f"not executed  {whole} collectives of tokens and labels: every rank reads them whole"
+    if found.read_whole:
+        yield f"not executed  {found.read_whole} collectives of tokens and labels: every rank reads them whole"
     yield from found.differences[:MOST_LINES]
     if len(found.differences) > MOST_LINES:
         yield f"and {len(found.differences) - MOST_LINES} more: see --json"
 
 
-def to_json(found: Verified, whole: int, planned: tuple[float, ...]) -> dict[str, Any]:
+def to_json(found: Verified, planned: tuple[float, ...]) -> dict[str, Any]:
     """What is printed with --json; docs/emit.md describes it."""
 
     def rows(collectives: Iterable[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
@@ -59,7 +56,7 @@ def to_json(found: Verified, whole: int, planned: tuple[float, ...]) -> dict[str
         "worst": found.worst,
         "collectives": rows(found.collectives),
         "once": rows(found.once),
-        "read_whole": whole,
+        "read_whole": found.read_whole,
         "memory": [{"bytes": run, "planned_bytes": plan} for run, plan in zip(found.memory, planned, strict=False)],
         "rounded": found.rounded,
         "in_fp64": found.in_fp64,

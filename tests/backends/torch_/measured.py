@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.planner.check.needs import planned_memory
+from meshwright.planner.plan.needs import planned_memory
 
 NEAR = 0.05
 """What the planned and the measured fullest instant may be apart."""

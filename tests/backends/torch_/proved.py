@@ -33,10 +33,11 @@ import pytest
 import torch
 import transformers
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Job, Verified, verify
+from meshwright.backends.torch_.verify.emitted import Job, verify
 from meshwright.ir.program.text import program_text
-from meshwright.planner.check.needs import planned_memory
+from meshwright.planner.plan.needs import planned_memory
 
 ROOT = Path(__file__).parents[3]
 RECORDS = Path(__file__).parent / "proved"

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit.read.axes import cuts_more
-from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.backends.torch_.emit.write.files import parts_of as parts_in
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.ir.decisions.decisions import Decisions

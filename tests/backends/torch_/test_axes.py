@@ -6,9 +6,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.printed.axes import axes_of, printed_axes
 from meshwright.backends.torch_.emit.read.axes import Axes, cuts_more
-from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.ir.program.program import Add, Move
 from meshwright.ir.sharding.adjoint import Strategy
 from meshwright.ir.sharding.mesh import Mesh

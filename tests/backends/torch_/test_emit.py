@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import verify
 from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.errors import (
     EmissionModel,

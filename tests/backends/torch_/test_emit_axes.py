@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions.text import decisions_text, parse_decisions
-from meshwright.planner.check.needs import planned_memory
+from meshwright.planner.plan.needs import planned_memory
 from tests.backends.torch_.emitted import TINY, lowered, subject, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved

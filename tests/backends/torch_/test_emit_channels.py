@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.names.held import Subject as Held
 from meshwright.ir.names.held import holds
 from meshwright.ir.names.pinned import NOTHING_PINNED

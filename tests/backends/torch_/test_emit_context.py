@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.printed.language.ring import KERNELS, ring
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.frontends.door import calls_of, capture, load_model
 from meshwright.ir.graph.graph import Op

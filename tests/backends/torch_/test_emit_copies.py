@@ -8,9 +8,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from meshwright.backends.subject import Piece
 from meshwright.backends.torch_.emit.read.axes import Axes
 from meshwright.backends.torch_.emit.read.copies import COPIED, Copies
-from meshwright.backends.torch_.emit.read.subject import Piece
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.backends.torch_.emit.write.steps.copies import sum_apart, sum_scalars
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.ir.frontends.door import calls_of, capture, load_model

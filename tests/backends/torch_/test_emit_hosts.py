@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.backends.torch_.emit.write.files import Files
-from meshwright.backends.torch_.emit.write.hosts import Seat, check_order, on_hosts, on_several
+from meshwright.backends.results import Files, Seat
+from meshwright.backends.torch_.emit.write.hosts import check_order, on_hosts, on_several
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import EmissionTarget
 from meshwright.planner.cli.verbs.emit import seats

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.write import initial
-from meshwright.backends.torch_.verify.emitted import Verified, drawn_apart
+from meshwright.backends.torch_.verify.emitted import drawn_apart
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.door import calls_of, load_model
 from meshwright.planner.plan.twin import twinned

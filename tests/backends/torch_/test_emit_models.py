@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.emitted_matrix import Made, Small, rows
-from meshwright.backends.torch_.verify.emitted import Verified
+from meshwright.backends.results import Verified
 from tests.backends.torch_.emitted import unclean
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved

@@ -12,9 +12,9 @@ import pytest
 from torch.distributed.pipelining import schedules
 
 from benchmarks.emitted_matrix import Small
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.write.stages.schedule import CLASSES, LISTS, SINGLE
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionStorage
 from meshwright.ir.names import Degrees
 from meshwright.ir.schedules import Shape, compute_actions, stage_groups

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionStorage
 from meshwright.ir.quoting import identifier

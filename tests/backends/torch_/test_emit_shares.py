@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import CombinationNotExpressible, LayoutNotExpressible
 from meshwright.ir.sharding.shares import batch_shares, state_shares
-from meshwright.planner.check.needs import planned_memory
+from meshwright.planner.plan.needs import planned_memory
 from tests.backends.torch_.emitted import TINY, lowered, subject, unclean, written
 from tests.backends.torch_.measured import NEAR
 from tests.backends.torch_.proved import proved

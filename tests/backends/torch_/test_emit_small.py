@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.printed.axes import axes_of
 from meshwright.backends.torch_.emit.read.axes import Axes
 from meshwright.backends.torch_.emit.read.storage import WHOLE, kept_of, whole_of
-from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.backends.torch_.emit.write.frame.checkpoints import plain
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.backends.torch_.emit.write.steps.tied import shared_modules

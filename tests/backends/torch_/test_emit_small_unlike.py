@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.read.unlike import Unlike, joined_kinds, kinds_of, merged
 from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule

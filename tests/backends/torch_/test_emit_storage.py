@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.read.storage import ACTIVE, WHOLE, Kept, check_sharded
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionRecompute, EmissionSoftware, EmissionStorage
 from meshwright.ir.names.pinned import Allowed, Pinned
 from meshwright.ir.sharding.placement import Placement

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
-from meshwright.backends.torch_.emit.read.turns import among, counted, merged, stacked
-from meshwright.backends.torch_.verify.emitted import Verified
+from meshwright.backends.turns import among, counted, merged, stacked
 from meshwright.ir.graph.fold import FromPrevious, Segment
 from tests.backends.torch_.emitted import subject, unclean, written
 from tests.backends.torch_.proved import proved

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.frontends.door import load_model
 from meshwright.ir.names import Degrees

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule, NotExpressible
 from meshwright.ir.names import Degrees

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.verify import emitted
-from meshwright.backends.torch_.verify.emitted import Job, Verified, drawn_apart, summary, verify
+from meshwright.backends.torch_.verify.emitted import Job, drawn_apart, summary, verify
 from tests.backends.torch_.emitted import job, subject, written
 
 STEPS = 2

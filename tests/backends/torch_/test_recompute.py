@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.subject import Piece
 from meshwright.backends.torch_.emit.read.recompute import Again, recomputed
-from meshwright.backends.torch_.emit.read.subject import Piece
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionRecompute
 from meshwright.ir.graph.fold import FromInput, Segment

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.subject import Instances, Subject, told_apart
 from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.emit.read.allowed import check_software, device_of
 from meshwright.backends.torch_.emit.read.recompute import recomputed
 from meshwright.backends.torch_.emit.read.storage import Kept
-from meshwright.backends.torch_.emit.read.subject import Instances, Subject, check_software, told_apart
 from meshwright.backends.torch_.emit.write.initial import MOST_WHOLE_BYTES, built_whole, drawn_in_parts, whole_bytes
 from meshwright.backends.torch_.verify.groups import groups_of
 from meshwright.ir.errors import EmissionModel, EmissionRecompute, EmissionSchedule, EmissionSoftware
@@ -120,7 +121,7 @@ def test_pieces_and_the_modules_that_hold_their_parameters() -> None:
         "norm",
         "",
     )
-    assert (plan.ranks, plan.device, plan.compiled) == (2, "cpu", False)
+    assert (plan.ranks, device_of(plan), plan.compiled) == (2, "cpu", False)
 
 
 def test_a_step_does_twice_the_work_for_gradients() -> None:

@@ -17,9 +17,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.verify import emitted
 from meshwright.backends.torch_.verify.apart import Apart
-from meshwright.backends.torch_.verify.emitted import Job, Verified, verify
+from meshwright.backends.torch_.verify.emitted import Job, verify
 from meshwright.backends.torch_.verify.groups import Group
 from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.backends.torch_.verify.reference import EXACT, IN_BF16, IN_FP64, ROUNDINGS, Reference

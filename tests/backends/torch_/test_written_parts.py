@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from meshwright.backends.subject import Piece
 from meshwright.backends.torch_.emit.read.copies import Copies
 from meshwright.backends.torch_.emit.read.pipeline import Crossing
 from meshwright.backends.torch_.emit.read.sections import by_name, named, pattern
 from meshwright.backends.torch_.emit.read.statistics import moments_in, shared_statistics
-from meshwright.backends.torch_.emit.read.subject import Piece
 from meshwright.backends.torch_.emit.write.frame.initial import draw
 from meshwright.backends.torch_.emit.write.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.write.stages.pipeline import _example
@@ -237,7 +237,7 @@ def drawing(
     parts: Any = SimpleNamespace(
         axes=SimpleNamespace(tensor=tensor, copies=copies, copied="_".join(copies) or None),
         kept=SimpleNamespace(units=over, over=over),
-        subject=SimpleNamespace(device="cpu", calls=SimpleNamespace(draws=draws)),
+        subject=SimpleNamespace(decisions=SimpleNamespace(target="torch-gloo"), calls=SimpleNamespace(draws=draws)),
         copies=Copies({("block", "weight"): apart} if apart else {}),
         inside=inside,
         reorders=reorders,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import ConfigValueBad, RemoteCodeRefused
-from meshwright.ir.frontends.torch_.sources.hf_schema import check_sizes, settings_of
+from meshwright.ir.frontends.hf_schema import check_sizes, settings_of
 from meshwright.ir.limits import HEADS, LAYERS, SIZE
 
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.read.axes import Axes, cuts_more
 from meshwright.backends.torch_.emit.read.copies import Copies
-from meshwright.backends.torch_.emit.read.subject import Piece, Subject
 from meshwright.ir.graph.fold import FromInput
 from meshwright.ir.program.routes import Routed, routed
 from meshwright.ir.sharding.placement import State

@@ -9,6 +9,7 @@ from itertools import chain, combinations
 
 from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
 from meshwright.backends.printing.regions import NoRegion
+from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS, Torch
 from meshwright.backends.torch_.emit.printed.language.ring import PLAIN_MASKS, kernel_of
@@ -22,11 +23,11 @@ from meshwright.backends.torch_.emit.printed.naming import (
     snake,
 )
 from meshwright.backends.torch_.emit.printed.sources import names_of
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import Axes, joined
 from meshwright.backends.torch_.emit.read.copies import Copies
 from meshwright.backends.torch_.emit.read.precision import precision_of
 from meshwright.backends.torch_.emit.read.sections import Fused, Sizes, by_name, sizes_of
-from meshwright.backends.torch_.emit.read.subject import Piece, Subject
 from meshwright.ir.analysis.weights import Weight, counted_in, weights_in
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.constants import Held
@@ -214,7 +215,7 @@ class Rings:
             if isinstance(choice, Split) and len(choice.factors) > 1
         ]
         masked = any(mask not in PLAIN_MASKS for mask, _ in found)
-        kernel = kernel_of(subject.device, subject.workload.precision, masked=masked)
+        kernel = kernel_of(device_of(subject), subject.workload.precision, masked=masked)
         return Rings(masked=masked, zigzag=any(layout == ZIGZAG for _, layout in found), kernel=kernel)
 
 
@@ -240,7 +241,7 @@ def printed_of(
             batch=axes.batch,
             flat=lambda axes: joined(in_order(axes, subject)),
             constants={law: f"{name}({one.holder(piece)})" for law, (name, one) in made.items()},
-            device=subject.device,
+            device=device_of(subject),
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
             computes=precision.used if precision.sums else "",
             ring=kernel,
@@ -338,7 +339,7 @@ def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]
             cause = "it is made of values that no code makes" if one.data else "it is made of several modules' tensors"
             raise EmissionPrinted(place=f"the constant {law}", cause=cause)
         holder = next(iter(holders), "")
-        code = one.code(device=literal(subject.device), held=partial(Held.read, holder=holder), taken=RESERVED)
+        code = one.code(device=literal(device_of(subject)), held=partial(Held.read, holder=holder), taken=RESERVED)
         *lines, (last, text) = code
         name = free(f"make_{last}", taken)
         found[law] = name, Made(last, tuple(f"{n} = {t}" for n, t in lines), text, holder)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
+from meshwright.backends.subject import Instances, Stack
 from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.printed.naming import axes_in, free
 from meshwright.backends.torch_.emit.read.pipeline import FIRST, FOLLOWING
-from meshwright.backends.torch_.emit.read.subject import Instances, Stack
 from meshwright.ir.graph.fold import Call, FromInput, FromPrevious, FromSegment, Source
 from meshwright.ir.quoting import literal
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.printed.bodies import Printed, ways_of
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.naming import axes_in, free
@@ -26,7 +27,6 @@ from meshwright.backends.torch_.emit.read.pipeline import (
     shared_by,
 )
 from meshwright.backends.torch_.emit.read.storage import weights_apart
-from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.backends.torch_.emit.write.frame.lines import head
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.fold import Call

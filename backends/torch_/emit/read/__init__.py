@@ -2,10 +2,10 @@
 
 | module | what it has |
 |---|---|
-| `subject` | what is emitted, and what of it is not covered yet |
+| `allowed` | what no code is written for, as far as it shows without looking into bodies |
 | `axes` | what every mesh axis is for |
 | `storage`, `copies` | how parameters and their copies are kept |
-| `pipeline`, `unlike`, `turns` | stages, stages of unlike meshes, blocks that take turns |
+| `pipeline`, `unlike` | stages, and stages of unlike meshes |
 | `recompute`, `precision` | what is computed again, and in which dtypes |
 | `sections`, `statistics` | fused weights, batch norms |
 """

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.read.statistics import moments_in
-from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.words import uses_of
 from meshwright.ir.program.program import BodyProgram, Move

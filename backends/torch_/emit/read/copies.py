@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshwright.backends.torch_.emit.read.subject import Piece
+from meshwright.backends.subject import Piece
 
 Named = tuple[str, str]
 """A parameter: the name of a plan, and its path in the body."""

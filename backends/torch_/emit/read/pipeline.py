@@ -8,8 +8,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.emit.read.axes import Axes
-from meshwright.backends.torch_.emit.read.subject import Piece, Subject
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.graph.fold import Call, joined
 from meshwright.ir.graph.graph import Param, Type

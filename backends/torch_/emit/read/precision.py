@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.emit.read.subject import Piece, Subject
 from meshwright.ir.errors import EmissionSoftware
 from meshwright.ir.target.precisions import unwritten
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from meshwright.backends.torch_.emit.read.subject import Piece, Subject
+from meshwright.backends.subject import Piece, Subject
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionRecompute
 from meshwright.ir.names.recompute import is_loss

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-from meshwright.backends.torch_.emit.read.subject import Piece
+from meshwright.backends.subject import Piece
 from meshwright.ir.graph.fold import joined
 from meshwright.ir.sharding.layouts import CONTIGUOUS, Layout, Nested, Sections
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.backends.torch_.emit.read.subject import Piece, Subject
+from meshwright.backends.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.rules.registry import expand, signature_of

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.emit.read.axes import Axes
 from meshwright.backends.torch_.emit.read.copies import COPIED, Copies
-from meshwright.backends.torch_.emit.read.subject import Piece, Subject
 from meshwright.ir.decisions.decisions import Storage
 from meshwright.ir.errors import EmissionSoftware, EmissionStorage
 from meshwright.ir.graph.graph import Param

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from meshwright.backends.subject import Subject, told_apart
 from meshwright.backends.torch_.emit.read.axes import Axes
 from meshwright.backends.torch_.emit.read.pipeline import Pipeline
 from meshwright.backends.torch_.emit.read.sections import Sizes, named
-from meshwright.backends.torch_.emit.read.subject import Subject, told_apart
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.program.ties import ends_of

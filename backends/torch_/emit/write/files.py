@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from meshwright.backends.results import Files
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.printed import Printed, printed_of
 from meshwright.backends.torch_.emit.printed.axes import in_one_sum, printed_axes
+from meshwright.backends.torch_.emit.read.allowed import check_plan
 from meshwright.backends.torch_.emit.read.axes import Axes, cuts_more
 from meshwright.backends.torch_.emit.read.copies import COPIED, Copies
 from meshwright.backends.torch_.emit.read.precision import Precision, precision_of
@@ -22,7 +25,6 @@ from meshwright.backends.torch_.emit.read.storage import (
     scalars_of,
     whole_of,
 )
-from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.backends.torch_.emit.read.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.write.initial import built_whole
 from meshwright.backends.torch_.emit.write.launch import launch_script, rank_map
@@ -35,22 +37,6 @@ from meshwright.ir.errors import EmissionModule, EmissionPrinted, NotEmitted
 __all__ = ["Files", "Subject", "emit"]
 
 LAUNCH, RANKS = "launch.sh", "ranks.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What is written: texts by file name."""
-
-    texts: tuple[tuple[str, str], ...]
-    told: tuple[str, ...] = ()
-    """What is to be said of them."""
-
-    def write(self, folder: Path) -> None:
-        """Write them; the launch script may be executed."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in self.texts:
-            (folder / name).write_text(text, encoding="utf-8")
-        (folder / LAUNCH).chmod(0o755)
 
 
 def emit(subject: Subject, folder: Path) -> Files:
@@ -67,7 +53,7 @@ def emit(subject: Subject, folder: Path) -> Files:
 
 
 def _emitted(subject: Subject, folder: Path) -> Files:
-    subject.check()
+    check_plan(subject)
     kinds = list[Parts]()
     for kind in kinds_of(subject):
         kinds.append(parts_of(kind, folder, [one.printed for one in kinds if one.printed is not None]))

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.backends.torch_.emit.write.files import LAUNCH, RANKS, Files
+from meshwright.backends.results import Files, Seat
+from meshwright.backends.torch_.emit.write.files import LAUNCH, RANKS
 from meshwright.backends.torch_.emit.write.needed import CHECK
 from meshwright.ir.errors import EmissionTarget
 
@@ -52,18 +53,6 @@ if __name__ == "__main__":
     scaling = ScalingConfig(num_workers=RANKS, use_gpu=True, placement_strategy="PACK")
     TorchTrainer(work, train_loop_config={{"arguments": sys.argv[1:]}}, scaling_config=scaling).fit()
 '''
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """Where a rank of the cluster is: a host by its number, a GPU of it, and the adapters of that host."""
-
-    host: int
-    gpu: int
-    nic: int
-    """The adapter that serves this GPU, -1 if the host has none."""
-    network: str
-    """The kind of these adapters."""
 
 
 VARIABLES: Mapping[str, tuple[tuple[str, str, str], ...]] = MappingProxyType(

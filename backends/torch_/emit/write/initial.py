@@ -9,10 +9,10 @@ those of the whole model from the same seed: a checkpoint is how a run begins wi
 
 from __future__ import annotations
 
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.read.axes import Axes
 from meshwright.backends.torch_.emit.read.pipeline import Pipeline
 from meshwright.backends.torch_.emit.read.storage import Kept
-from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.ir.errors import EmissionModel
 
 MOST_WHOLE_BYTES = 4 * 2**30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from meshwright.backends.torch_.emit.read.subject import Subject
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.write.needed import CHECK
 
 LAUNCH = """\

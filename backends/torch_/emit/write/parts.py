@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.printed.stages import printed_pipeline
 from meshwright.backends.torch_.emit.read.axes import Axes
@@ -16,9 +17,8 @@ from meshwright.backends.torch_.emit.read.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.read.sections import Fused, Sizes, by_name, pattern, whatever_numbers
 from meshwright.backends.torch_.emit.read.statistics import shared_statistics
 from meshwright.backends.torch_.emit.read.storage import Kept, Unit, around_units, check_sharded, scalars_of
-from meshwright.backends.torch_.emit.read.subject import Piece, Subject
-from meshwright.backends.torch_.emit.read.turns import among
 from meshwright.backends.torch_.emit.write.initial import drawn_in_parts
+from meshwright.backends.turns import among
 from meshwright.ir.graph.fold import joined
 from meshwright.ir.graph.graph import Param
 from meshwright.ir.sharding.shares import shares_along

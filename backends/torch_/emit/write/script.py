@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
 from meshwright.backends.torch_.emit.read.storage import WHOLE
-from meshwright.backends.torch_.emit.read.turns import merged
 from meshwright.backends.torch_.emit.read.unlike import Unlike
 from meshwright.backends.torch_.emit.write.frame.attention import within
 from meshwright.backends.torch_.emit.write.frame.checkpoints import FLAT, resume, save
@@ -44,6 +43,7 @@ from meshwright.backends.torch_.emit.write.steps.statistics import shared_by_cop
 from meshwright.backends.torch_.emit.write.steps.step import train_step
 from meshwright.backends.torch_.emit.write.steps.tied import constant, joining, name_again
 from meshwright.backends.torch_.emit.write.steps.weighing import means_of_all, weighs_apart
+from meshwright.backends.turns import merged
 from meshwright.ir.quoting import literal, said
 
 Section = Iterable[str]

@@ -26,12 +26,12 @@ import torch
 from torch import nn
 
 from meshwright.ir.errors import NoTwin
-from meshwright.ir.frontends import shape
+from meshwright.ir.frontends import hf_schema, shape
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
 from meshwright.ir.frontends.torch_.small.batch_sizes import Sizes, code_of, cut, fixed_sizes, smaller
 from meshwright.ir.frontends.torch_.small.shrink import shrunk
 from meshwright.ir.frontends.torch_.small.trial import BATCH, MOST_VALUES, Recipe, Settings
-from meshwright.ir.frontends.torch_.sources import hf_config, hf_schema, shape_toml
+from meshwright.ir.frontends.torch_.sources import hf_config, shape_toml
 from meshwright.ir.frontends.torch_.sources.factory import TorchSource
 from meshwright.ir.frontends.torch_.sources.made import made_by, things
 from meshwright.ir.frontends.torch_.tracing.capture import capture

@@ -2,7 +2,7 @@
 
 | module | what it has |
 |---|---|
-| `hf_config`, `hf_schema` | a Hugging Face `config.json` |
+| `hf_config` | a Hugging Face `config.json` |
 | `shape_toml`, `decoder` | a shape file, and the reference decoder that it describes |
 | `factory` | a module with its hooks: of a file's factory, or one that exists already |
 | `language`, `labels`, `own_loss` | batches and losses where there are no hooks |

@@ -29,10 +29,10 @@ from meshwright.ir.errors import (
     nearest,
 )
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
+from meshwright.ir.frontends.hf_schema import check_sizes, settings_of
 from meshwright.ir.frontends.torch_.operators import moe
 from meshwright.ir.frontends.torch_.sources import language
 from meshwright.ir.frontends.torch_.sources.factory import TorchSource, counted_modules
-from meshwright.ir.frontends.torch_.sources.hf_schema import check_sizes, settings_of
 
 LANGUAGE_HEADS = frozenset(("CausalLM", "MaskedLM", "ConditionalGeneration", "PreTraining"))
 """What architectures of language models are called, after `For`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.write.frame.lines import quoted
 from meshwright.backends.torch_.emit.write.parts import Parts
@@ -54,7 +55,7 @@ def make_optimizer(parts: Parts) -> Iterator[str]:
 
 
 def start(parts: Parts) -> Iterator[str]:
-    device = parts.subject.device
+    device = device_of(parts.subject)
     yield from joining(parts, "Join the other ranks.")
     made = f'init_device_mesh("{device}", tuple(MESH.values()), mesh_dim_names=tuple(MESH))'
     if parts.flattened:
@@ -67,7 +68,7 @@ def start(parts: Parts) -> Iterator[str]:
 
 def joining(parts: Parts, says: str) -> Iterator[str]:
     """How `start` begins."""
-    device, planned = parts.subject.device, parts.subject.ranks
+    device, planned = device_of(parts.subject), parts.subject.ranks
     yield "def start() -> DeviceMesh:"
     yield f'    """{says}"""'
     yield '    ranks = int(os.environ.get("WORLD_SIZE", "1"))'
@@ -106,7 +107,7 @@ def main(parts: Parts) -> Iterator[str]:
     yield "    if args.save:"
     yield "        save(args.save, model, optimizer, first + args.steps)"
     yield "    dist.destroy_process_group()"
-    if parts.subject.device == "cpu":
+    if device_of(parts.subject) == "cpu":
         yield f"    time.sleep({GLOO_ENDS_S})  # threads of gloo let go of tensors, which Python must still allow"
 
 

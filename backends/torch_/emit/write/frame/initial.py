@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.write.frame.lines import quoted
 from meshwright.backends.torch_.emit.write.parts import Parts
@@ -23,7 +24,7 @@ def draw(parts: Parts) -> Iterator[str]:
 
 def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator[str]:
     """`draw`, where these axes copy parameters, or cut those that are DTensors."""
-    device = parts.subject.device
+    device = device_of(parts.subject)
     yield "def draw(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Weights for this rank\'s part, as modules draw them; those of copies are one rank\'s."""'
     yield f'    model.to_empty(device="{device}")'

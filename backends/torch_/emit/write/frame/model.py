@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from meshwright.backends.subject import Piece
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.read.storage import Unit, passed
-from meshwright.backends.torch_.emit.read.subject import Piece
 from meshwright.backends.torch_.emit.write.frame.lines import WIDTH, call, indented, quoted
 from meshwright.backends.torch_.emit.write.frame.printed import set_forwards
 from meshwright.backends.torch_.emit.write.memory.recompute import runs_again
@@ -36,7 +37,7 @@ def build(parts: Parts) -> Iterator[str]:
     if parts.precision.low:
         yield "    for parameter in model.parameters():  # buffers stay: tables of positions lose far ones in bf16"
         yield "        parameter.data = parameter.data.to(torch.bfloat16)"
-    stays = parts.drawn_in_parts or parts.subject.device == "cpu"
+    stays = parts.drawn_in_parts or device_of(parts.subject) == "cpu"
     yield "    return model" if stays else '    return model.to("cuda")'
 
 

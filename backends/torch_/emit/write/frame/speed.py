@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.write.parts import Parts
 
 
@@ -20,7 +21,7 @@ def _short(number: float) -> str:
 
 
 def speed(parts: Parts) -> Iterator[str]:
-    peak, cuda = parts.subject.peak_flops, parts.subject.device == "cuda"
+    peak, cuda = parts.subject.peak_flops, device_of(parts.subject) == "cuda"
     yield "def speed(seconds: float) -> str:"
     yield '    """How fast a step was: tokens, and floating-point work of the model on every rank."""'
     yield "    done = STEP_FLOPS / dist.get_world_size() / seconds"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.write.parts import Parts
 
 HEAD = '''\
@@ -88,7 +89,7 @@ STATES = '''
 
 def on_host(parts: Parts) -> Iterator[str]:
     """The class, for the device of a script."""
-    cuda = parts.subject.device == "cuda"
+    cuda = device_of(parts.subject) == "cuda"
     yield from HEAD.split("\n")
     named = "model.module" if parts.wrapped else "model"
     yield f"        names = {{parameter: name for name, parameter in {named}.named_parameters()}}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.recompute import Again
 from meshwright.backends.torch_.emit.write.frame.lines import indented, wrapped
 from meshwright.backends.torch_.emit.write.parts import Parts
@@ -59,7 +60,7 @@ def recomputing(parts: Parts) -> tuple[Iterator[str], ...]:
         changing = any(again.changes for again in parts.recomputed)
         found += [iter(UNCHANGED.split("\n"))] * changing + [run_again(policy, changing)]
     if any(again.kept is not None for again in parts.recomputed):
-        found.append(all_but(parts.subject.device))
+        found.append(all_but(device_of(parts.subject)))
     if any(again.attention for again in parts.recomputed):
         found.append(attention_again())
     return tuple(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.recompute import Again
 from meshwright.backends.torch_.emit.write.frame.lines import indented
 from meshwright.backends.torch_.emit.write.parts import Parts
@@ -115,7 +116,7 @@ STREAMS = "        self.down, self.up = torch.cuda.Stream(), torch.cuda.Stream()
 
 def waiting(parts: Parts) -> Iterator[str]:
     """The classes, for the device of a script."""
-    cuda = parts.subject.device == "cuda"
+    cuda = device_of(parts.subject) == "cuda"
     text = CALL + (CUDA if cuda else CPU) + WAITING.format(streams=STREAMS if cuda else "")
     yield from text.split("\n")
 

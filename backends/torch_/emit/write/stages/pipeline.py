@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.stages import SHARE
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.pipeline import FOLLOWING, HANDED, Crossing, Pipeline, StageCode
 from meshwright.backends.torch_.emit.read.storage import weights_apart
-from meshwright.backends.torch_.emit.read.turns import counted as in_a_row
 from meshwright.backends.torch_.emit.write.frame.checkpoints import plain
 from meshwright.backends.torch_.emit.write.frame.lines import fitted, quoted, wrapped
 from meshwright.backends.torch_.emit.write.parts import Parts
@@ -21,6 +21,7 @@ from meshwright.backends.torch_.emit.write.steps.weighing import (
     terms,
     weight_of,
 )
+from meshwright.backends.turns import counted as in_a_row
 from meshwright.ir.analysis.weights import COUNT, MEAN, SUM
 from meshwright.ir.graph.invocation import NAMES
 from meshwright.ir.quoting import around, assigned, keywords, literal
@@ -178,7 +179,7 @@ def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
 
 def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`Pipeline`: the stages of a rank, and their schedule."""
-    device = '"cpu"' if parts.subject.device == "cpu" else '"cuda", torch.cuda.current_device()'
+    device = '"cpu"' if device_of(parts.subject) == "cpu" else '"cuda", torch.cuda.current_device()'
     if parts.hidden:
         yield "class Alone(nn.Module):"
         yield '    """A sharded stage that gathers and scatters for every micro-batch; torch would defer it."""'

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.read.storage import WHOLE
 from meshwright.backends.torch_.emit.read.unlike import Unlike
@@ -103,7 +104,7 @@ def unlike_start(unlike: Unlike) -> Iterator[str]:
     yield "    meshes = []"
     yield "    for ranks_of, axes in zip(RANKS, MESHES, strict=True):  # all ranks make the groups of all stages"
     yield "        placed = torch.tensor(ranks_of).reshape(*axes.values())"
-    yield f'        meshes.append(DeviceMesh("{unlike.main.subject.device}", placed, mesh_dim_names=tuple(axes)))'
+    yield f'        meshes.append(DeviceMesh("{device_of(unlike.main.subject)}", placed, mesh_dim_names=tuple(axes)))'
     for axes in dict.fromkeys(axes for kind in unlike.kinds for axes in kind.flattened):
         yield f'        meshes[-1][{quoted(axes)}]._flatten("{joined(axes)}")'
     yield "    return next(mesh for mesh in meshes if dist.get_rank() in mesh.mesh)"
@@ -116,7 +117,7 @@ def unlike_draw(unlike: Unlike) -> Iterator[str]:
 
 def unlike_batches(unlike: Unlike) -> Iterator[str]:
     """`batch_of`: all stages must see the same micro-batches, however many ranks share each."""
-    away = "" if unlike.main.subject.device == "cpu" else '.to("cuda")'
+    away = "" if device_of(unlike.main.subject) == "cpu" else '.to("cuda")'
     if unlike.batch is not None:
         yield "def own_sequences(tensor: Tensor, mesh: DeviceMesh) -> Tensor:"
         yield '    """This rank\'s rows of each micro-batch, one after the other."""'
@@ -226,7 +227,7 @@ def _messages() -> Iterator[str]:
 
 
 def _way(unlike: Unlike) -> Iterator[str]:
-    device = "" if unlike.main.subject.device == "cpu" else ', device="cuda"'
+    device = "" if device_of(unlike.main.subject) == "cpu" else ', device="cuda"'
     yield "class Way:"
     yield '    """How a value gets from the ranks of one stage to those of another."""'
     yield ""

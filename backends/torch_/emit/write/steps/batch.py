@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.write.frame.lines import quoted
 from meshwright.backends.torch_.emit.write.parts import Parts
 
@@ -31,7 +32,7 @@ def batches(parts: Parts) -> Iterator[str]:
     mine = "tensor" if data is None else "tensor.chunk(parts)[here]"
     if shares:
         mine = "tensor.split(rows)[here]"
-    if parts.subject.device != "cpu":
+    if device_of(parts.subject) != "cpu":
         mine += '.to("cuda")'
     elif mine != "tensor":
         mine += ".clone()"  # the rest of the batch is let go

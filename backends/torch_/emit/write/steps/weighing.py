@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.printed.bodies import ways_of
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
-from meshwright.backends.torch_.emit.read.subject import Subject
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.ir.analysis.weights import MEAN, Step, Weight, terms_in, weights_in
 from meshwright.ir.errors import EmissionLoss

@@ -8,22 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, pairwise
 
-from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.emit.read.turns import counted, stacked
+from meshwright.backends.turns import counted, stacked
 from meshwright.ir.analysis.account import account_fold
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
-from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
+from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.fold import Fold, Segment
 from meshwright.ir.graph.graph import Graph, Param, name_in, owners_in
 from meshwright.ir.program.program import BodyProgram, Program
 from meshwright.ir.quoting import around, identifier
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.target.combined import again_in_halves, compiled_blocks, compiled_statistics, waiting_blocks
 from meshwright.ir.target.workload import Workload
 
-DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
-"""What the targets that code is written for run on."""
 UNSAID = {"cp": "1", "ep": "1", "vp": "1", "context": "all_gather", "offload": "none"}
 """Degrees that the text of a configuration leaves out, as they are then."""
 
@@ -85,10 +81,6 @@ class Subject:
     def ranks(self) -> int:
         """How many there are in all."""
         return sum(len(ranks) for ranks in self.decisions.groups)
-
-    @property
-    def device(self) -> str:
-        return DEVICE[self.decisions.target]
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -155,42 +147,6 @@ class Subject:
             )
         return (usual[0], ahead[0] if ahead else None) if usual else (ahead[0], None)
 
-    def check(self) -> None:
-        """Refuse what no code is written for, as far as it shows without looking into bodies."""
-        decisions, schedule = self.decisions, self.decisions.schedule
-        if decisions.target not in DEVICE:
-            raise EmissionTarget(
-                place=f"target {decisions.target}",
-                cause="it is no runtime",
-                ways=tuple(f"--target {name}" for name in DEVICE),
-            )
-        if self.workload.global_batch % schedule.microbatches:
-            raise EmissionSchedule(
-                place=f"{schedule.microbatches} micro-batches",
-                cause=f"they do not divide a batch of {self.workload.global_batch} sequences",
-                fix="plan with a --global-batch that they divide",
-            )
-        if problem := again_in_halves(decisions, self.fold):
-            raise EmissionRecompute(
-                place="recompute",
-                cause=f"this is not emitted: {problem}",
-                ways=("--fix schedule=1f1b", "--fix recompute=none"),
-            )
-        if problem := waiting_blocks(decisions, self.fold):
-            raise EmissionRecompute(
-                place=f"offload {decisions.offload}",
-                cause=f"this is not emitted: {problem}",
-                ways=("--fix offload=none", "--fix offload=optimizer"),
-            )
-        check_software(self.workload, decisions.target, decisions.style)
-        within = "" if self.prints else compiled_statistics(decisions, self.fold)
-        if problem := compiled_blocks(decisions, self.fold) or within:
-            raise EmissionSoftware(
-                place=f"style {decisions.style}",
-                cause=f"this is not emitted: {problem}",
-                ways=("--style eager", "--fix recompute=none,tp=1,schedule=1f1b"),
-            )
-
 
 NUMBERED = re.compile(r"((?:.*\D)?)(0|[1-9][0-9]*)", re.ASCII | re.DOTALL)
 """A name that ends in a number as Python writes it: layers.3, layer3; 007 is none."""
@@ -204,24 +160,6 @@ def told_apart(names: Sequence[str]) -> tuple[str, ...]:
         numbered = (f"{name}_{one}" for one in count(number))
         found.setdefault(number, next(one for one in numbered if one not in found.values()))
     return tuple(found[number] for number in range(len(names)))
-
-
-def check_software(workload: Workload, target: str, style: str) -> None:
-    """Refuse a stack or an optimizer that no code is written for, whatever the plan."""
-    if "tensor" in workload.stack.hides and DEVICE[target] == "cpu":
-        raise EmissionSoftware(
-            place=f"stack {workload.stack.name}",
-            cause="tensor parallel collectives hide behind pieces of products on GPUs only",
-            ways=("--target torch-cuda", "--stack torch-compile"),
-        )
-    styles = tuple(line.name for line in TARGETS[target].styles)
-    for what, value, known in (("style", style, styles), ("optimizer", workload.optimizer, ("adamw",))):
-        if value not in known:
-            raise EmissionSoftware(
-                place=f"{what} {value}",
-                cause="it is not emitted yet",
-                ways=tuple(f"--{what} {name}" for name in known),
-            )
 
 
 def _in_order(several: Sequence[Segment]) -> tuple[str, ...]:

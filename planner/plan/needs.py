@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from meshwright.backends.torch_.emit import Subject
+from meshwright.backends.subject import Subject
 from meshwright.cost_models.memory.peak import stepped_on_host, tensors_held
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.graph.fold import Fold

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.results import Alone
+from meshwright.backends.subject import Subject
+from meshwright.backends.torch_.capabilities import LOCAL
+from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.verify.emitted import summary
+from meshwright.backends.torch_.verify.groups import groups_of, unlike
+from meshwright.backends.torch_.verify.run.fake import Counted
 from meshwright.ir.errors import VerificationTooLarge
-
-if TYPE_CHECKING:
-    from meshwright.backends.torch_.verify.run.fake import Counted
-
-TARGET = "torch-gloo"
 
 
 class Run(Protocol):
@@ -29,25 +30,8 @@ class Run(Protocol):
     def __call__(self, script: Path, rank: int, ranks: int, *, limit_s: float) -> Counted: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
-    """What one rank did, and how that differs from the plan."""
-
-    rank: int
-    stages: tuple[int, ...]
-    collectives: tuple[tuple[str, str, int, int], ...]
-    """Kind, mesh axes, how many, bytes in all."""
-    wall_s: float
-    cpu_s: float
-    peak_bytes: int
-    differences: tuple[str, ...]
-
-
 def each_alone(subject: Subject, folder: Path, run: Run, *, limit_s: float) -> Iterator[Alone]:
     """One rank of every group, one after the other; a later group's stands further on in its mesh."""
-    from meshwright.backends.torch_.verify.emitted import summary
-    from meshwright.backends.torch_.verify.groups import groups_of, unlike
-
     groups = groups_of(subject.program, subject.fold)
     if any(group.predicted[0].routed for group in groups):
         raise VerificationTooLarge(
@@ -55,7 +39,7 @@ def each_alone(subject: Subject, folder: Path, run: Run, *, limit_s: float) -> I
             cause="how many rows its experts are sent depends on values, which it has none of",
             fix="verify the plan's small twin with --tiny",
         )
-    here = replace(subject, decisions=replace(subject.decisions, target=TARGET))
+    here = replace(subject, decisions=replace(subject.decisions, target=LOCAL))
     emit(here, folder).write(folder)
     stages = subject.program.stages
     held = list(dict.fromkeys(stage.ranks for stage in stages))

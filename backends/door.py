@@ -1,0 +1,84 @@
+"""Backends by name, loaded when they are asked for, and what the planner asks of each.
+
+A backend is the module `door` of its package: the functions of `Backend`. What its targets can run is data
+(`capabilities`), which is read at once; the rest is loaded for a plan that is emitted or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from meshwright.backends.results import Alone, Files, Seat, Verified
+from meshwright.backends.subject import Subject
+from meshwright.ir.errors import EmissionTarget
+from meshwright.ir.target.capabilities import ANY, Capabilities
+from meshwright.ir.target.workload import Workload
+
+BACKENDS = ("torch_",)
+"""Packages beside this module."""
+
+_DATA: Mapping[str, Any] = {name: import_module(f"meshwright.backends.{name}.capabilities") for name in BACKENDS}
+TARGETS: Mapping[str, Capabilities] = {
+    ANY.target: ANY,
+    **{target: one for data in _DATA.values() for target, one in data.TARGETS.items()},
+}
+"""All that a plan can be for: no runtime in particular, or one that code is written for."""
+
+_LOCAL: Mapping[str, str] = {name: one.LOCAL for name, one in _DATA.items()}
+LOCAL = tuple(_LOCAL.values())
+"""Of each backend, the target whose ranks are processes of one machine, without accelerators."""
+
+
+class Backend(Protocol):
+    """What writes and runs the code of plans for the targets of one framework."""
+
+    def on_hosts(self, target: str) -> bool:
+        """Whether its ranks are devices of hosts, which have to be started one by one."""
+
+    def check_software(self, workload: Workload, target: str, style: str) -> None:
+        """Refuse a stack or an optimizer that no code is written for, whatever the plan."""
+
+    def check_hosts(self, groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
+        """Refuse ranks that cannot be started as a plan has them on hosts."""
+
+    def emit(self, subject: Subject, folder: Path) -> Files:
+        """The files of a plan, for this folder. Raises a `NotEmitted` for what no code is written for."""
+
+    def with_hosts(self, files: Files, seats: Sequence[Seat]) -> Files:
+        """The files of a plan for devices of hosts, with where its ranks sit."""
+
+    def how_to_start(self, files: Files) -> str:
+        """Where the script that starts a plan is to be run."""
+
+    def check_installed(self) -> None:
+        """Refuse to run anything where the framework is missing, or too old."""
+
+    def verify(self, subject: Subject, folder: Path, *, steps: int, limit_s: float) -> Verified:
+        """Run what was written into a folder, on processes of this machine, against the model on one device."""
+
+    def each_alone(self, subject: Subject, folder: Path, *, limit_s: float) -> Iterator[Alone]:
+        """Run one rank of every group of ranks, alone, on tensors without memory."""
+
+    def parallelize(self, model: Any, subject: Subject, reference: str) -> Any:
+        """This rank's part of a model, for a training loop of one's own; `reference` is what the plan's model is
+        called."""
+
+
+def backend(target: str) -> Backend | None:
+    """What code for a target is written by; None for one that is no runtime."""
+    name = next((name for name, data in _DATA.items() if target in data.TARGETS), None)
+    return import_module(f"meshwright.backends.{name}.door") if name is not None else None
+
+
+def local_target(framework: str) -> str:
+    """The target whose ranks are processes of this machine, for models of a framework, named by its package."""
+    if framework not in _LOCAL:
+        raise EmissionTarget(
+            place=f"models of {framework.rstrip('_')}",
+            cause="no code is written for them",
+            fix="plan with --target any",
+        )
+    return _LOCAL[framework]

@@ -1,0 +1,107 @@
+"""What a backend hands back: files that were written, and what came of running them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where a rank of the cluster is: a host by its number, a GPU of it, and the adapters of that host."""
+
+    host: int
+    gpu: int
+    nic: int
+    """The adapter that serves this GPU, -1 if the host has none."""
+    network: str
+    """The kind of these adapters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is written: texts by file name."""
+
+    texts: tuple[tuple[str, str], ...]
+    told: tuple[str, ...] = ()
+    """What is to be said of them."""
+    start: str = "launch.sh"
+    """The one that starts the others, and may be executed."""
+
+    def write(self, folder: Path) -> None:
+        """Write them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in self.texts:
+            (folder / name).write_text(text, encoding="utf-8")
+        (folder / self.start).chmod(0o755)
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """A value that differs: by how much of what it is measured by, and how much is allowed."""
+
+    what: str
+    by: float
+    allowed: float
+
+    def __str__(self) -> str:
+        return f"{self.what} is off by {self.by:.1e}, {self.allowed:.0e} allowed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What was compared, and what differs."""
+
+    ranks: int
+    steps: int
+    losses: tuple[float, ...]
+    tensors: int
+    """Gradients and parameters that were compared on every rank in every step."""
+    worst: float
+    """The largest difference, as a part of what it is measured by."""
+    collectives: tuple[tuple[str, str, int, int], ...]
+    """Of the first rank and one step: kind, mesh axes, how many, bytes in all."""
+    once: tuple[tuple[str, str, int, int], ...]
+    """The same of what was executed in one step only."""
+    memory: tuple[int, ...] = ()
+    """The fullest instant of every rank, in bytes of tensors, after the first step; empty if there was but one, or if
+    compiled code makes tensors that cannot be watched."""
+    rounded: int = 0
+    """Gradients in low precision that were held against those in fp32 (`Reference.rounded`), and tensors in fp32 that
+    are off, and in fp64 are not; of all steps."""
+    in_fp64: float | None = None
+    """The largest difference where both ran in fp64, as a part of what it is measured by."""
+    failed_in_fp64: str = ""
+    """Why they could not."""
+    apart: int = 0
+    """Tensors of all steps that are off on some rank."""
+    still: tuple[str, ...] = ()
+    """The random operators that were put in the mean of what they draw, on both sides."""
+    unlike: tuple[str, ...] = ()
+    """What differs in kind: tensors that one side lacks, collectives."""
+    off: tuple[Off, ...] = ()
+    """Values that differ."""
+    read_whole: int = 0
+    """Collectives of the plan that none executes: of tokens and labels, which every rank reads whole."""
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        return (*self.unlike, *map(str, self.off))
+
+    @property
+    def exact(self) -> bool:
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What one rank did, and how that differs from the plan."""
+
+    rank: int
+    stages: tuple[int, ...]
+    collectives: tuple[tuple[str, str, int, int], ...]
+    """Kind, mesh axes, how many, bytes in all."""
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    differences: tuple[str, ...]

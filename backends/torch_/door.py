@@ -1,0 +1,70 @@
+"""What the planner asks of the torch backend (`meshwright.backends.door.Backend`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.backends.results import Alone, Files, Seat, Verified
+from meshwright.backends.subject import Subject
+from meshwright.backends.torch_.capabilities import DEVICE
+from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.emit.read.allowed import check_software
+from meshwright.backends.torch_.emit.write import hosts
+from meshwright.backends.torch_.emit.write.needed import check_torch
+from meshwright.backends.torch_.emit.write.script import SCRIPT
+
+__all__ = ["check_software", "emit"]
+
+
+def on_hosts(target: str) -> bool:
+    """Whether its ranks are GPUs of hosts."""
+    return DEVICE[target] != "cpu"
+
+
+def check_hosts(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
+    """Must: torchrun can number the ranks of a plan."""
+    hosts.check_order(groups, seats)
+
+
+def with_hosts(files: Files, seats: Sequence[Seat]) -> Files:
+    """The files of a plan for GPUs, with where its ranks sit."""
+    return hosts.on_hosts(files, seats)
+
+
+def how_to_start(files: Files) -> str:
+    """Where the launch script is to be run."""
+    slurm = ", or under Slurm" if hosts.SLURM in dict(files.texts) else ""
+    return f"on every host{slurm}" if hosts.on_several(files) else "on this machine"
+
+
+def verify(subject: Subject, folder: Path, *, steps: int, limit_s: float) -> Verified:
+    """The script in a folder against the model on one device."""
+    from meshwright.backends.torch_.verify.emitted import Job
+    from meshwright.backends.torch_.verify.emitted import verify as run
+
+    job = Job.of(subject, folder / SCRIPT)
+    (found,) = run([job], steps=steps, limit_s=limit_s)
+    return replace(found, read_whole=sum(sum(group.predicted[0].whole.values()) for group in job.groups))
+
+
+def each_alone(subject: Subject, folder: Path, *, limit_s: float) -> Iterator[Alone]:
+    """One rank of every group, one after the other."""
+    from meshwright.backends.torch_.verify.alone import each_alone as run
+    from meshwright.backends.torch_.verify.run.fake import counted
+
+    return run(subject, folder, counted, limit_s=limit_s)
+
+
+def check_installed() -> None:
+    """Must: a torch that scripts can be run with."""
+    check_torch()
+
+
+def parallelize(model: Any, subject: Subject, reference: str) -> Any:
+    """This rank's part of a module."""
+    from meshwright.backends.torch_.parallel import parallelize as part
+
+    return part(model, subject, reference)
