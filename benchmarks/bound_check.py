@@ -38,7 +38,7 @@ from meshwright.planner.bounds.bases import priced
 from meshwright.planner.bounds.bounds import Bounds
 from meshwright.planner.bounds.coarse import CoarseBounds
 from meshwright.planner.bounds.common import Common
-from meshwright.planner.question.pins import Config
+from meshwright.planner.question.pins import SHARED, Config
 from meshwright.planner.question.pricing import LEAST_BATCH
 from meshwright.planner.space.declared import NOWHERE, Storage
 
@@ -229,28 +229,8 @@ def check_published(every: int) -> Iterator[Tally]:
 def config_of(run: Run) -> Config:
     """A run's configuration as a search has it."""
     own = degrees_of(run)
-    return Config(
-        tp=own.tp,
-        pp=own.pp,
-        dp=own.dp,
-        cp=own.cp,
-        ep=own.ep,
-        etp=own.etp,
-        vp=own.vp,
-        shard=own.shard,
-        zero=own.zero,
-        mbs=run.micro_batch,
-        microbatches=own.microbatches,
-        recompute=own.recompute,
-        schedule=own.schedule,
-        sp=own.sequence_parallel,
-        context=own.context,
-        zigzag=own.zigzag,
-        split=own.split,
-        regather=own.regather,
-        offload=own.offload,
-        stage_blocks=own.stage_blocks,
-    )
+    shared = {name: getattr(own, name) for name in SHARED}
+    return Config(**shared, sp=own.sequence_parallel, mbs=run.micro_batch)
 
 
 def lines(tally: Tally) -> Iterator[str]:

@@ -84,7 +84,7 @@ class Subject:
 
 def holds(subject: Subject, name: str, value: Any) -> bool:
     """Whether a plan has this value of a name, as JSON has it."""
-    return HELD[name].holds(subject, value)
+    return HELD[name](subject, value)
 
 
 def uses(subject: Subject, name: str, value: Any) -> bool:
@@ -276,47 +276,33 @@ def _virtual(subject: Subject) -> float:
     return len(subject.decisions.stages) / len(subject.decisions.groups)
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """How a name is read back: what it is, in words; whether a plan has a value of it; and the name without which there
-    is nothing to ask of it."""
-
-    is_: str
-    holds: Callable[[Subject, Any], bool]
-    needs: str = ""
-
-
 def _size(*roles: str) -> Callable[[Subject, int], bool]:
     return lambda subject, value: subject.sizes(*roles) == {value}
 
 
-HELD: Mapping[str, Name] = {
-    "tp": Name("the ranks that share weights outside of experts", _size("tp")),
-    "pp": Name("the groups of ranks that stages run on", lambda plan, value: len(plan.decisions.groups) == value),
-    "dp": Name("the ranks that share samples", _size("dp")),
-    "cp": Name("the ranks that share sequences", _size("cp")),
-    "ep": Name("the ranks that share experts", _size("ep")),
-    "etp": Name("the ranks that share the weights of an expert", _size("etp"), "ep"),
-    "vp": Name("the stages of each group of ranks", lambda plan, value: _virtual(plan) == value, "pp"),
-    "shard": Name("the copies that share what is stored in shards", _shard, "zero"),
-    "zero": Name("how much of what copies have in common is stored in shards", _zero, "dp"),
-    "mbs": Name("the sequences of a micro-batch on one copy", _mbs),
-    "microbatches": Name(
-        "the micro-batches of a step", lambda plan, value: plan.decisions.schedule.microbatches == value
-    ),
-    "recompute": Name("what layers compute again in the backward pass", _recompute),
-    "schedule": Name("the order of a pipeline's work, and 1f1b without one", _schedule, "pp"),
-    "sp": Name("whether tensor parallelism shares sequences too", _sequences, "tp"),
-    "context": Name("how attention meets tokens of other ranks, and all_gather without any", _context, "cp"),
-    "zigzag": Name("whether ranks that share a sequence hold two pieces of it each", _zigzag, "cp"),
-    "split": Name("how layers are shared out among stages", _split),
-    "stage_blocks": Name("the layers of every stage", lambda plan, value: "+".join(map(str, plan.counts)) == value),
-    "regather": Name("whether sharded parameters are gathered again for the backward pass", _regather, "zero"),
-    "offload": Name(
-        "what waits in the host's memory", lambda plan, value: plan.decisions.offload == Offload.parse(value)
-    ),
+HELD: Mapping[str, Callable[[Subject, Any], bool]] = {
+    "tp": _size("tp"),
+    "pp": lambda plan, value: len(plan.decisions.groups) == value,
+    "dp": _size("dp"),
+    "cp": _size("cp"),
+    "ep": _size("ep"),
+    "etp": _size("etp"),
+    "vp": lambda plan, value: _virtual(plan) == value,
+    "shard": _shard,
+    "zero": _zero,
+    "mbs": _mbs,
+    "microbatches": lambda plan, value: plan.decisions.schedule.microbatches == value,
+    "recompute": _recompute,
+    "schedule": _schedule,
+    "sp": _sequences,
+    "context": _context,
+    "zigzag": _zigzag,
+    "split": _split,
+    "stage_blocks": lambda plan, value: "+".join(map(str, plan.counts)) == value,
+    "regather": _regather,
+    "offload": lambda plan, value: plan.decisions.offload == Offload.parse(value),
 }
-"""Every name that can be pinned."""
+"""Of every name that can be pinned, whether a plan has a value of it."""
 
 UNUSED: Mapping[str, Callable[[Subject], bool]] = {
     "schedule": lambda plan: len(plan.decisions.groups) == 1,

@@ -22,23 +22,8 @@ from meshwright.planner.plan.file import load_plan, workload_to_json
 from meshwright.planner.plan.reload import reload
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.constraints import Constraints
-from meshwright.planner.question.pin_schema import OPEN
-from meshwright.planner.question.pins import NAMES, Config, Pins, fill, parse, read, word
+from meshwright.planner.question.pins import KNOBS, NAMES, Config, Pins, fill, parse, read, word
 
-FOLLOWS = {
-    "tp": ("dp", "microbatches", "etp", "sp"),
-    "cp": ("dp", "microbatches", "context", "zigzag"),
-    "pp": ("dp", "microbatches", "vp", "schedule", "split", "stage_blocks"),
-    "vp": ("schedule", "split", "stage_blocks"),
-    "schedule": ("vp", "split", "stage_blocks"),
-    "dp": ("microbatches", "tp", "cp", "pp"),
-    "ep": ("etp",),
-    "mbs": ("microbatches",),
-    "microbatches": ("mbs",),
-    "context": ("zigzag",),
-    "zero": ("shard", "regather"),
-}
-"""What is filled in anew where a name is pinned."""
 MOST_PATHS = 12
 """Decisions that are named where two plans have the same degrees."""
 
@@ -111,10 +96,10 @@ def changed_by(plan: Plan, text: str) -> Side:
 def kept(config: Config, pins: Pins) -> Pins:
     """What stays of a configuration where these are pinned."""
     given = pins.to_json()
-    gone = {name for pin in given for name in FOLLOWS.get(pin, ())} - set(given)
+    gone = {name for pin in given for name in KNOBS[pin].refills.split()} - set(given)
     gone |= {"schedule"} if config.schedule == CUSTOM else set()  # which was made for that very plan
     values = {name: value for name, value in config.to_json().items() if name not in gone}
-    return read({name: value for name, value in values.items() if name not in OPEN or value}, "the plan")
+    return read({name: value for name, value in values.items() if value or KNOBS[name].open is None}, "the plan")
 
 
 def _unlike(one: dict[str, Any], other: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

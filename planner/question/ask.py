@@ -65,9 +65,10 @@ def asked(args: Namespace) -> Ask:
     plain, modules = apart({"fix": args.fix})
     pins = parse(plain["fix"])
     if args.micro_batch is not None:
-        if pins.mbs not in (None, args.micro_batch):
+        said = pins.given.get("mbs", args.micro_batch)
+        if said != args.micro_batch:
             raise PinRepeated(
-                place=f"--micro-batch {args.micro_batch}", cause=f"--fix says mbs={pins.mbs}", fix="give one of them"
+                place=f"--micro-batch {args.micro_batch}", cause=f"--fix says mbs={said}", fix="give one of them"
             )
         pins = Pins(mbs=args.micro_batch).over(pins)
     target, cluster = target_of(args.target), read_cluster(args.cluster)

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from meshwright.ir.decisions.offload import NOTHING
 from meshwright.ir.errors import ConstraintsContradict, PinRepeated, PinValue
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.question.module_pins import ModulePin
-from meshwright.planner.question.pins import NAMES, SWITCHES, Pins, Value, read, word
+from meshwright.planner.question.pins import KNOBS, NAMES, Pins, Value, read, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +62,7 @@ class Constraints:
         return [value for value in own if value not in self.never.get(name, ())]
 
 
-OFF: Mapping[str, Value] = {
-    **dict.fromkeys(("tp", "pp", "cp", "ep", "vp"), 1),
-    "recompute": "none",
-    "offload": str(NOTHING),
-    "zero": 0,
-    "shard": 0,
-    **dict.fromkeys(SWITCHES, False),
-}
+OFF: Mapping[str, Value] = {name: knob.off for name, knob in KNOBS.items() if knob.off is not None}
 """Names that can be forbidden altogether, and what is left of them then."""
 
 

@@ -14,12 +14,12 @@ from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.decisions.sharding import ZERO
 from meshwright.ir.errors import PinUnmet
 from meshwright.ir.graph.fold import Fold
-from meshwright.ir.names.held import HELD, Subject, has_use, holds, uses
+from meshwright.ir.names.held import Subject, has_use, holds, uses
 from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
 from meshwright.ir.schedules import CUSTOM
 from meshwright.ir.target.capabilities import Capabilities
 from meshwright.planner.question.constraints import Constraints
-from meshwright.planner.question.pins import Value, word
+from meshwright.planner.question.pins import KNOBS, Value, word
 
 SHARDED = frozenset(("zero", "regather"))
 """Names that a target may have a way of its own with (`Capabilities.ran`)."""
@@ -40,7 +40,7 @@ def check_constraints(
         if not sharded if name in SHARDED else any(uses(subject, name, value) for value in values):
             raise PinUnmet(
                 place=_said("--forbid", name, values),
-                cause=f"this plan would have it: {name} is {HELD[name].is_}",
+                cause=f"this plan would have it: {name} is {KNOBS[name].meaning}",
                 fix=f"take what was asked of {name} back",
             )
 
@@ -68,10 +68,10 @@ def _as_run(name: str, value: Value, target: Capabilities, count: int) -> Value:
 
 
 def _unmet(name: str, values: Sequence[Value]) -> PinUnmet:
-    needs = HELD[name].needs
+    needs = KNOBS[name].needs
     return PinUnmet(
         place=_said("--fix", name, values),
-        cause=f"there is no such plan of this model with what else is asked for: {name} is {HELD[name].is_}",
+        cause=f"there is no such plan of this model with what else is asked for: {name} is {KNOBS[name].meaning}",
         fix=f"take it back, or pin {needs} so that there is a use for it"
         if needs
         else "take it back, or pin less beside it",

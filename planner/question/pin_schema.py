@@ -6,67 +6,41 @@ Schema.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from meshwright.ir.errors import ConfigLineBad, ConfigsUnreadable, PinUnknown, PinValue
 from meshwright.ir.files.documents import shown
 from meshwright.ir.files.schema import Count, FileForm, Most, Read, Some, Table, Tuple, table_of
 from meshwright.ir.limits import GLOBAL_BATCH, LINES_BYTES
-from meshwright.planner.question.pins import BLOCKS, COUNTS, DIGITS, NAMES, SWITCHES, WORDS, ZERO, Config, Pins, read
+from meshwright.planner.question.knobs import LONGEST
+from meshwright.planner.question.pins import KNOBS, NAMES, Config, Pins, plain, read
 
 GLOBAL_BATCH_KEY = "global_batch"
 
-LONGEST = 1000
-"""Characters of a pin."""
-
-OPEN: Mapping[str, Any] = {"etp": 0, "shard": 0, "split": "", "stage_blocks": ()}
-"""Names that a configuration may leave open, and how it holds that."""
-
 
 def pin(name: str, value: object) -> Any:
-    """The value of a pin, as `Pins` holds it."""
+    """The value of a pin, as a configuration holds it."""
     if type(value) not in (int, str, bool) or len(str(value)) > LONGEST:
         raise PinValue(place=name, cause=f"it is {shown(value)}", fix="give a number, a word or a switch")
-    return getattr(read({name: value}, "pin"), name)
+    return read({name: value}, "pin").given[name]
 
 
 def _in_config(name: str, value: object) -> Any:
     """The value of a configuration, which says how it is open where it is."""
-    if name in OPEN and value in (0, "") and type(value) is type(_plain(OPEN[name])):
-        return OPEN[name]
+    held = KNOBS[name].open
+    if held is not None and value in (0, "") and type(value) is type(plain(held)):
+        return held
     return pin(name, value)
 
 
-def _plain(value: object) -> object:
-    return "" if value == () else value
-
-
-def described(name: str) -> dict[str, Any]:
-    """What a pin may be, as JSON Schema."""
-    if name in COUNTS:
-        return {"type": "integer", "minimum": 1, "maximum": 10**DIGITS - 1}
-    if name == "zero":
-        return {"type": "integer", "enum": [int(one) for one in ZERO]}
-    if name in SWITCHES:
-        return {"enum": [True, False, "on", "off"]}
-    if name == "recompute":
-        return {"type": "string", "description": f"{', '.join(WORDS[name])}, selective:A+B or full_layers:N"}
-    if name in WORDS:
-        return {"type": "string", "enum": list(WORDS[name])}
-    if name == "stage_blocks":
-        return {"type": "string", "pattern": BLOCKS.pattern}
-    return {"type": "string", "description": f"{name}, as --fix takes it", "maxLength": LONGEST}
-
-
 def _key(name: str) -> Any:
-    return Annotated[Any, Read(lambda value: pin(name, value), described(name))]
+    return Annotated[Any, Read(lambda value: pin(name, value), KNOBS[name].kind.schema)]
 
 
 def _config_key(name: str) -> Any:
-    told = described(name)
-    if name in OPEN:
-        told = {"anyOf": [told, {"const": _plain(OPEN[name])}]}
+    told, held = KNOBS[name].kind.schema, KNOBS[name].open
+    if held is not None:
+        told = {"anyOf": [told, {"const": plain(held)}]}
     return Annotated[Any, Read(lambda value: _in_config(name, value), told)]
 
 
@@ -80,7 +54,7 @@ def _wished(name: str, value: object) -> Any:
 
 
 def _constraint_key(name: str) -> Any:
-    return Tuple[Annotated[Any, Read(lambda value: _wished(name, value), described(name))]]
+    return Tuple[Annotated[Any, Read(lambda value: _wished(name, value), KNOBS[name].kind.schema)]]
 
 
 ConstraintsTable = table_of(

@@ -173,24 +173,15 @@ class Space:
         sp, zigzag = self.tokens(tp, cp, context)
         return Config(
             tp=tp,
-            pp=1,
             dp=room // gcd(room, tp * cp),
             cp=cp,
             ep=ep,
             etp=etp,
-            vp=1,
-            shard=0,
-            zero=0,
             mbs=mbs,
-            microbatches=1,
             recompute=recompute,
-            schedule="1f1b",
             sp=sp,
             context=context,
             zigzag=zigzag,
-            split="even",
-            regather=True,
-            offload=NOWHERE,
         )
 
     def tokens(self, tp: int, cp: int, context: str) -> tuple[bool, bool]:

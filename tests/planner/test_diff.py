@@ -211,4 +211,4 @@ def test_a_schedule_that_was_made_for_a_plan_stays_with_it() -> None:
     left = kept(made, Pins(recompute="full")).to_json()
     assert "schedule" not in left
     assert left["stage_blocks"] == "1+3"
-    assert kept(replace(made, schedule="gpipe"), Pins()).schedule == "gpipe"
+    assert kept(replace(made, schedule="gpipe"), Pins()).given["schedule"] == "gpipe"

@@ -69,7 +69,7 @@ def answered(
     monkeypatch.setattr(explain, "solve", solve)
     verdict = why_not(reloaded(), pins, modules=modules)
     assert asked[0].modules == modules
-    assert asked[0].constraints.only == {"tp": (pins.tp,)}
+    assert asked[0].constraints.only == {"tp": (pins.given["tp"],)}
     return verdict
 
 

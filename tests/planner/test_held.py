@@ -20,7 +20,7 @@ from meshwright.planner.answer.solve import Stop, solve
 from meshwright.planner.question.ask import Ask, precision_of
 from meshwright.planner.question.constraints import Asked, Constraints, asked
 from meshwright.planner.question.held import check_constraints
-from meshwright.planner.question.pins import NAMES, Config, Pins, fill, parse
+from meshwright.planner.question.pins import KNOBS, NAMES, Config, Pins, fill, parse
 from meshwright.planner.question.pricing import Setting
 from meshwright.planner.search.search import Search
 from tests.planner.solved import TINY, question
@@ -99,7 +99,8 @@ def texts(table: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 def test_every_name_is_read_back() -> None:
     assert set(HELD) == set(NAMES) == set(KEPT) == set(REFUSED)
-    assert {one.needs for one in HELD.values()} <= {"", *NAMES}
+    said = [(one.meaning, one.needs, *one.refills.split()) for one in KNOBS.values()]
+    assert all(meaning and {*names} <= {"", *NAMES} for meaning, *names in said)
 
 
 def of(model: str) -> tuple[Ask, Setting, Asked]:

@@ -9,17 +9,15 @@ import pytest
 from meshwright.ir.errors import MeshwrightError, PinsContradict, PinValue
 from meshwright.ir.files.schema import faults_of
 from meshwright.planner.question.pin_schema import (
-    OPEN,
     ConfigTable,
     ConstraintsTable,
     LineTable,
     config_of,
     constraints_of,
-    described,
     pin,
     pins_of,
 )
-from meshwright.planner.question.pins import NAMES, Pins, fill, parse
+from meshwright.planner.question.pins import KNOBS, NAMES, Pins, fill, parse
 from tests.planner.handmade import config
 
 WHOLE: dict[str, Any] = config("pp=2,tp=2,stage_blocks=3+1", 4).to_json()
@@ -69,18 +67,22 @@ def test_values_that_a_pin_may_not_be() -> None:
 
 
 def test_what_a_pin_may_be_as_json_schema() -> None:
-    assert described("tp") == {"type": "integer", "minimum": 1, "maximum": 999_999_999}
-    assert described("zero") == {"type": "integer", "enum": [0, 1, 2, 3]}
-    assert described("sp") == {"enum": [True, False, "on", "off"]}
-    recompute = described("recompute")
+    assert KNOBS["tp"].kind.schema == {"type": "integer", "minimum": 1, "maximum": 999_999_999}
+    assert KNOBS["zero"].kind.schema == {"type": "integer", "enum": [0, 1, 2, 3]}
+    assert KNOBS["sp"].kind.schema == {"enum": [True, False, "on", "off"]}
+    recompute = KNOBS["recompute"].kind.schema
     assert recompute["type"] == "string"
     assert recompute["description"].endswith(", selective:A+B or full_layers:N")
-    assert described("split") == {"type": "string", "enum": ["even", "ends", "spread"]}
-    assert described("stage_blocks")["pattern"].startswith(r"\d{1,9}")
-    assert described("offload") == {"type": "string", "description": "offload, as --fix takes it", "maxLength": 1000}
+    assert KNOBS["split"].kind.schema == {"type": "string", "enum": ["even", "ends", "spread"]}
+    assert KNOBS["stage_blocks"].kind.schema["pattern"].startswith(r"\d{1,9}")
+    assert KNOBS["offload"].kind.schema == {
+        "type": "string",
+        "description": "offload, as --fix takes it",
+        "maxLength": 1000,
+    }
 
 
-@pytest.mark.parametrize("name", [None, *OPEN])
+@pytest.mark.parametrize("name", [None, "etp", "shard", "split", "stage_blocks"])
 def test_a_configuration_is_read_back_with_what_it_leaves_open(name: str | None) -> None:
     """As zero, or as no text, of the same kind that it is written as."""
     one = WHOLE | ({} if name is None else {name: "" if name in ("split", "stage_blocks") else 0})
@@ -139,6 +141,8 @@ REFUSED = [
     ("tp", "--fix tp", "there is no value", "write tp=1, for instance"),
     ("sp", "--fix sp", "there is no value", "write sp=on, for instance"),
     ("zero", "--fix zero", "there is no value", "write zero=0, for instance"),
+    ("offload", "--fix offload", "there is no value", "write offload=none, for instance"),
+    ("stage_blocks", "--fix stage_blocks", "there is no value", "write stage_blocks=8+8+10+6, for instance"),
     ("own", "--fix own", "there is no value", "write own=8, for instance"),
     ("tp=8,tp=4", "--fix tp=4", "tp is given twice: 8 and 4", "give it once"),
     ("qqqqqqqq=1", "--fix", "'qqqqqqqq' cannot be pinned", f"use {', '.join(NAMES)}"),

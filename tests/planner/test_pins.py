@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -18,25 +18,23 @@ from meshwright.ir.errors import (
     PinValue,
     RanksMismatch,
 )
-from meshwright.planner.question.pins import COUNTS, NAMES, SWITCHES, WORDS, Pins, fill, parse, read
+from meshwright.ir.names import Degrees
+from meshwright.planner.question.knobs import COUNT
+from meshwright.planner.question.pins import KNOBS, NAMES, SHARED, Pins, fill, parse, read
 
 DRAWS = st.dictionaries(st.sampled_from(NAMES), st.integers(min_value=0), max_size=len(NAMES))
 """Which pins, and a number that chooses among what each may be."""
 
-OFFLOADS = ("none", "optimizer", "activations", "activations:3", "optimizer+activations")
+WORDS = {
+    **{name: one.kind.words or ("on", "off") for name, one in KNOBS.items()},
+    "zero": ("0", "1", "2", "3"),
+    "stage_blocks": ("4", "0+6", "3+1", "2+2+5"),
+    "offload": ("none", "optimizer", "activations", "activations:3", "optimizer+activations"),
+}
 
 
 def value(name: str, draw: int) -> str:
-    if name in COUNTS:
-        return str(1 + draw % 9)
-    if name == "zero":
-        return str(draw % 4)
-    if name == "stage_blocks":
-        return "+".join(str(draw % 7) for _ in range(1 + draw % 3))
-    if name == "offload":
-        return OFFLOADS[draw % len(OFFLOADS)]
-    words = ("on", "off") if name in SWITCHES else WORDS[name]
-    return words[draw % len(words)]
+    return str(1 + draw % 9) if KNOBS[name].kind is COUNT else WORDS[name][draw % len(WORDS[name])]
 
 
 @given(DRAWS)
@@ -52,7 +50,7 @@ def test_text_and_json_say_the_same(draws: dict[str, int]) -> None:
 def test_what_the_design_promises_can_be_pinned() -> None:
     """DESIGN fixes these names at the edge."""
     pins = parse(["tp=8,pp=16,dp=128,cp=1,ep=8,etp=1,vp=4,zero=1,mbs=1,recompute=full,schedule=1f1b"])
-    assert (pins.dp, pins.recompute, pins.schedule) == (128, "full", "1f1b")
+    assert tuple(pins.given[name] for name in ("dp", "recompute", "schedule")) == (128, "full", "1f1b")
 
 
 @pytest.mark.parametrize(
@@ -85,6 +83,21 @@ def test_refused(text: str, kind: type[MeshwrightError], told: str) -> None:
     with pytest.raises(kind) as refusal:
         parse([text])
     assert told in str(refusal.value)
+
+
+def test_what_is_pinned_reaches_degrees() -> None:
+    """By the same name, but for one; what `mbs` says is in the number of micro-batches."""
+    meant = {one.name for one in fields(Degrees)}
+    assert {*SHARED} == {*NAMES} - {"sp", "mbs"} == meant - {"sequence_parallel"}
+    found = fill(parse(["tp=2,dp=2,zero=3,recompute=full,stage_blocks=3+1,offload=optimizer"]), ranks=8, global_batch=8)
+    assert [getattr(found.degrees(), name) for name in SHARED] == [getattr(found, name) for name in SHARED]
+    assert found.degrees().sequence_parallel
+    assert not replace(found, sp=False).degrees().sequence_parallel
+
+
+def test_names_that_there_are_not_are_no_pins() -> None:
+    with pytest.raises(TypeError, match="zeor"):
+        Pins(tp=2, zeor=1)
 
 
 @pytest.mark.parametrize("odd", [True, None, 2.5, [1], {"a": 1}])
@@ -120,7 +133,7 @@ def test_what_is_filled_in_multiplies_out(tp: int, pp: int, cp: int, dp: int, mb
 
 def test_layers_of_stages_are_read_and_written() -> None:
     pins = parse(["pp=4,stage_blocks=8+8+10+6"])
-    assert pins.stage_blocks == (8, 8, 10, 6)
+    assert pins.given["stage_blocks"] == (8, 8, 10, 6)
     config = fill(pins, ranks=4, global_batch=8)
     assert config.to_json()["stage_blocks"] == "8+8+10+6"
     assert "stage_blocks=8+8+10+6" in str(config)
@@ -411,5 +424,5 @@ def test_pins_as_far_as_they_go() -> None:
         ((1, 2, 3, 4), Pins(pp=4), (4, 1)),
         ((1, 2, 3, 4), Pins(), (4, 1)),
     ):
-        made = fill(replace(pins, stage_blocks=layers), ranks=stages[0], global_batch=1)
+        made = fill(Pins(stage_blocks=layers).over(pins), ranks=stages[0], global_batch=1)
         assert (made.pp, made.vp) == stages
