@@ -274,6 +274,8 @@ class Small:
         if degrees.stage_blocks:
             given = degrees.stage_blocks[:-1]
             degrees = replace(degrees, stage_blocks=(*given, len(layer_calls(fold)) - sum(given)))
+        elif len(layer_calls(fold)) % (degrees.pp * degrees.vp):
+            degrees = replace(degrees, split="spread")
         workload = Workload(
             global_batch=BATCH, seq=SEQ, precision=self.dtype, recipe=RECIPES[self.dtype], stack=self.stack
         )

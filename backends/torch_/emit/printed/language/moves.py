@@ -342,18 +342,57 @@ def batch_norm(
     return F.batch_norm(x, mean, var, weight, bias, True, momentum, eps), mean, var
 
 
+class Moments(torch.autograd.Function):
+    """The means of values and of their squares, by channel. Of all that is made on the way nothing is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.share = share
+        wide = x if x.dtype == torch.float64 else x.float()
+        var, mean = torch.var_mean(wide, [0, *range(2, x.ndim)], correction=0)
+        mean, var = mean.double(), var.double()  # of squares little may be left
+        return torch.stack((mean, var + mean.square())) * share
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        each = grads[0] * (ctx.share * x.shape[1] / x.numel())
+        by_one, by_x = each.to(torch.promote_types(x.dtype, torch.float32)).unflatten(1, (-1, *[1] * (x.ndim - 2)))
+        return (2 * by_x * x + by_one).to(x.dtype), None
+
+
 def batch_moments(x: Tensor, share: float) -> Tensor:
     """The share of these samples in the means of all values and of their squares, by channel."""
-    over = [0, *range(2, x.ndim)]
-    return torch.stack((x.double().mean(over), x.double().square().mean(over))) * share
+    return cast(Tensor, Moments.apply(x, share))
+
+
+class Normalized(torch.autograd.Function):
+    """Samples normalized by given moments, in one kernel each way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, moments: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        ctx.save_for_backward(x, moments, weight)
+        ctx.eps, kind = eps, torch.promote_types(x.dtype, torch.float32)
+        mean, var = moments[0], moments[1] - moments[0].square()
+        return F.batch_norm(x, mean.to(kind), var.to(kind), weight.to(kind), bias.to(kind), eps=eps)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        x, moments, weight = ctx.saved_tensors
+        mean, var = moments[0], moments[1] - moments[0].square()
+        kind = torch.promote_types(x.dtype, torch.float32)
+        given = weight.to(kind), mean.to(kind), var.to(kind), None, None, False, ctx.eps, (True, True, True)
+        of_x, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(grads[0], x, *given)
+        spread = (var + ctx.eps).rsqrt()
+        by_var = -0.5 * weight * of_weight * spread.square()
+        by_mean = -weight * of_bias * spread - 2 * mean * by_var
+        return of_x, torch.stack((by_mean, by_var)), of_weight.to(weight.dtype), of_bias.to(weight.dtype), None
 
 
 def batch_normalize(x: Tensor, moments: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Samples as so many spreads from the mean, by channel, scaled and shifted."""
-    shape = [-1, *[1] * (x.ndim - 2)]
-    mean, spread = moments[0], (moments[1] - moments[0].square() + eps).rsqrt()
-    mean, spread, weight, bias = (one.reshape(shape) for one in (mean, spread, weight, bias))
-    return ((x - mean) * spread * weight + bias).to(x.dtype)
+    return cast(Tensor, Normalized.apply(x, moments, weight, bias, eps))
 
 
 FLOAT8 = convert_to_float8_training(nn.Linear(16, 16, bias=False, device="meta"))
