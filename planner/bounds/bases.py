@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from meshwright.cost_models.cost import NOTHING, Cost, fastest
 from meshwright.cost_models.hardware.cluster import Cluster
-from meshwright.cost_models.ledger.ledger import PHASES, Phase
+from meshwright.cost_models.ledger.ledger import PHASES, Phase, Transmission
 from meshwright.cost_models.memory.body import BodyMemory, body_memory
 from meshwright.cost_models.memory.stage import StageMemory
 from meshwright.cost_models.prices import Prices
@@ -222,6 +222,23 @@ def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece
     asked = prices.ledger(made, workload, False).phases
     tensor = frozenset(use.name for use in uses(degrees) if use.outside == "tp")
     return Piece(made, asked, costs, workload, inside, tensor, name in sharing(Same(fold)))
+
+
+def between(setting: Setting, prices: Prices, config: Config, name: str) -> Mapping[str, Mapping[Transmission, int]]:
+    """What two copies exchange in a body beside gradients of parameters, by phase: statistics of the whole batch. Of
+    micro-batches of one sequence, than which others have no less to exchange."""
+    two = replace(config, dp=2 * config.dp, mbs=1)
+    copies = {use.name for use in uses(two.degrees()) if use.outside == "dp"}
+    made = replace(setting, ranks=two.dp * two.tp * two.cp, modules=()).body(two, name)
+    found = {
+        phase: {
+            one: count
+            for one, count in asked.transmissions.items()
+            if one.reason in ("value", "gradient") and copies.issuperset(one.axes)
+        }
+        for phase, asked in prices.ledger(made, setting.workload, False).phases.items()
+    }
+    return {phase: sent for phase, sent in found.items() if sent}
 
 
 def _costs(prices: Prices, body: BodyProgram, workload: Workload) -> Mapping[str, Cost]:

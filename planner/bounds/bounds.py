@@ -36,7 +36,7 @@ from meshwright.ir.names.degrees import Use
 from meshwright.ir.schedules import SCHEDULES, Shape, stage_groups, work_lists
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.planner.bounds.bases import Base, Held, Room, Seconds, copies, places, room, seconds
-from meshwright.planner.bounds.common import SLACK, Calls, Common, sums_before
+from meshwright.planner.bounds.common import NOBODY, SLACK, Between, Calls, Common, sums_before
 from meshwright.planner.bounds.in_flight import Flight, flight
 from meshwright.planner.question.pins import Config
 from meshwright.planner.space.declared import Storage
@@ -80,6 +80,15 @@ def _gathers(seconds: Mapping[str, float], calls: Calls) -> Cost:
     return Cost(gathers_s=total, first_gather_s=max(seconds[name] for name, _ in calls))
 
 
+def _beside(costs: Mapping[str, Cost], calls: Calls, between: Mapping[str, Mapping[str, Cost]]) -> Mapping[str, Cost]:
+    """The phases of a stage with what its bodies exchange."""
+    found = dict(costs)
+    for name, times in calls:
+        for phase, cost in between.get(name, {}).items():
+            found[phase] = found[phase].plus(cost, times)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a group holds: its state before copies share it out, and beside it the fullest instant of its work, over
@@ -117,7 +126,7 @@ class Bounds:
 
     def __init__(self, common: Common, base: Base) -> None:
         self.common, self.base = common, base
-        self._seconds: dict[tuple[Calls, int, bool], Seconds] = {}
+        self._seconds: dict[tuple[Calls, int, bool, int], Seconds] = {}
         self._costs: dict[Calls, dict[str, Cost]] = {}
         self._rooms: dict[Calls, Room] = {}
         self._wires: dict[tuple[object, ...], Wires] = {}
@@ -216,14 +225,15 @@ class Bounds:
 
     # time
 
-    def seconds(self, calls: Calls, wires: Wires | None, apart: bool) -> Seconds:
-        """What a stage of these calls takes, at least; `wires` where they run with every micro-batch."""
-        key = calls, id(wires), apart
+    def seconds(self, calls: Calls, wires: Wires | None, apart: bool, between: Between = NOBODY) -> Seconds:
+        """What a stage of these calls takes, at least; `wires` where they run with every micro-batch, and what bodies
+        exchange `between` copies."""
+        key = calls, id(wires), apart, id(between)
         if key not in self._seconds:
             self._seconds[key] = seconds(
                 self.common.step,
                 self.common.stack,
-                self.costs(calls),
+                self.costs(calls) if not between else _beside(self.costs(calls), calls, between),
                 self.common.host_s,
                 gathers=wires.forward(calls) if wires else Cost(),
                 backward=wires.backward(calls) if wires else (Cost(), Cost()),
@@ -288,7 +298,8 @@ class Bounds:
         stages = self.common.stages(config)
         beside = wires if wires and wires.sharding.grads else None
         apart = SCHEDULES[config.schedule].splits
-        taken = {calls: self.seconds(calls, beside, apart) for calls in set(stages)}
+        between = self.common.between(self.base.config, config)
+        taken = {calls: self.seconds(calls, beside, apart, between) for calls in set(stages)}
         return stages, [taken[calls] for calls in stages]
 
     def _ending_s(self, config: Config, own: Sequence[tuple[Calls, Seconds]], wires: Wires | None) -> float:

@@ -99,10 +99,17 @@ class CoarseBounds:
             shown = 0.0
             if not roomy.all():
                 shown = max(0.0, self.reduced_s(base, config) - self.common.step.covered * work)
-            busy = config.microbatches / config.pp * (work + np.where(roomy, 0.0, shown))
+            all_work = work + self.between_s(base, config)
+            busy = config.microbatches / config.pp * (all_work + np.where(roomy, 0.0, shown))
             each = np.maximum(busy, self.longest_s(config, phases))
             found = min(found, float(each[sharded].min()))
         return found * self.common.straggling
+
+    def between_s(self, base: Config, config: Config) -> float:
+        """What copies exchange in one micro-batch on all stages."""
+        between = self.common.between(base, config)
+        each = {name: sum(sum(cost.values) for cost in phases.values()) for name, phases in between.items()}
+        return CAUTION * sum(times * each.get(name, 0.0) for name, times in self.common.calls) * self.common.tensor_left
 
     def longest_s(self, config: Config, phases: Vector) -> Vector:
         """What the group takes that is done last, by schedule: it waits, works, and is waited for."""

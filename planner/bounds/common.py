@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import log2
 from typing import TypeVar
@@ -11,13 +12,15 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost_models.cost import library_of
+from meshwright.cost_models.cost import Cost, fastest, library_of
+from meshwright.cost_models.ledger.ledger import Phase, Transmission
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.graph.fold import Fold
-from meshwright.ir.names import Degrees, cuts
+from meshwright.ir.names import Degrees, cuts, uses
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import stage_groups
-from meshwright.planner.bounds.bases import experts_of
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.planner.bounds.bases import between, experts_of, places
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Setting
 
@@ -26,6 +29,11 @@ SLACK = 1e-9
 
 Calls = tuple[tuple[str, int], ...]
 """The bodies of a stage in order, each with how often it runs in a row."""
+
+Between = Mapping[str, Mapping[str, Cost]]
+"""What copies exchange, by body and phase, beside gradients of parameters."""
+
+NOBODY: Between = {}
 
 Bytes = TypeVar("Bytes", float, npt.NDArray[np.float64])
 
@@ -68,9 +76,33 @@ class Common:
         self.tied = [(path, [number for number, _ in held]) for path, held in fold.tied]
         """Parameters that more than one call holds, and which."""
         self.held_twice = [(path, self.bodies[number]) for path, held in self.tied for number in held[1:]]
+        self.counted = [body.name for body in fold.bodies if body.graph.updates]
+        """Bodies that have statistics of the whole batch."""
+        self._between: dict[tuple[Config, Mesh], Between] = {}
         self._stages: dict[Layout, tuple[Calls, ...]] = {}
         self._ranges: dict[Layout, Sequence[tuple[int, int]]] = {}
         self._groups: dict[tuple[str, int, Layout], tuple[tuple[int, tuple[int, ...]], ...]] = {}
+
+    def between(self, base: Config, config: Config) -> Between:
+        """What bodies exchange between the copies of a configuration of a base: statistics of the whole batch."""
+        axes = tuple(use.name for use in uses(config.degrees()) if use.outside == "dp")
+        if not self.counted or not axes:
+            return NOBODY
+        mesh = config.degrees().mesh()
+        key = replace(base, dp=base.ep, mbs=1), mesh
+        if key not in self._between:
+            sent = {name: between(self.setting, self.prices, key[0], name) for name in self.counted}
+            self._between[key] = {
+                name: {phase: self._over(axes, mesh, asked) for phase, asked in phases.items()}
+                for name, phases in sent.items()
+            }
+        return self._between[key]
+
+    def _over(self, axes: tuple[str, ...], mesh: Mesh, sent: Mapping[Transmission, int]) -> Cost:
+        """Exchanges over these axes instead of their own, wherever the ranks are."""
+        asked = Phase(transmissions=Counter({replace(one, axes=axes): count for one, count in sent.items()}))
+        anywhere = places(self.prices.cluster, mesh.size)
+        return fastest(self.prices.phase(asked, ranks, mesh, self.workload) for ranks in anywhere)
 
     def stages(self, config: Config) -> tuple[Calls, ...]:
         """The calls of every stage."""

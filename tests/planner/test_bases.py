@@ -23,7 +23,7 @@ from meshwright.ir.target.workload import STACKS
 from meshwright.planner.bounds import bases
 from meshwright.planner.bounds.bases import Base, Held, Piece, Room, Seconds, copies, places, seconds
 from meshwright.planner.bounds.bounds import Bounds, Load, Wires
-from meshwright.planner.bounds.common import Common
+from meshwright.planner.bounds.common import NOBODY, Common
 from meshwright.planner.bounds.in_flight import Flight
 from meshwright.planner.question.pins import Config, fill, parse
 from meshwright.planner.space.declared import Storage
@@ -168,11 +168,13 @@ class Told(Bounds):
             stack=replace(STACKS["torch"], **{"hides": (), "rolling": False} | stack),
             step=STEP,
             straggling=2.0,
+            between=lambda base, config: NOBODY,
         )
+        self.base: Any = SimpleNamespace(config=None)
         self.common, self.work_s = common, 12.0
         self.asked: list[tuple[bool, bool]] = []
 
-    def seconds(self, calls: Any, wires: Wires | None, apart: bool) -> Seconds:
+    def seconds(self, calls: Any, wires: Wires | None, apart: bool, between: Any = NOBODY) -> Seconds:
         self.asked.append((wires is not None, apart))
         return self.taken[calls]
 
@@ -593,6 +595,27 @@ def test_the_work_of_a_micro_batch_on_all_stages() -> None:
     base: Any = SimpleNamespace(pieces={}, piece=lambda calls: asked.append(calls) or costs)
     assert Bounds(shared, base).work_s == 7 + 5 + 100 + 250 + 1
     assert asked == [(("a", 3),)]
+
+
+def test_what_copies_exchange_runs_with_the_phases_of_its_bodies() -> None:
+    """Of three calls of one body, forward 1 s each and backward 2 s, beside 10 s and 20 s of their own."""
+    costs = dict.fromkeys(("forward", "recompute", "inputs", "weights", "update"), Cost()) | {
+        "forward": Cost((10, 0, 0)),
+        "inputs": Cost((20, 0, 0)),
+    }
+    shared: Any = SimpleNamespace(
+        calls=(("a", 3),),
+        tensor_left=1.0,
+        expert_left=1.0,
+        host_s=0.0,
+        step=STEP,
+        stack=replace(STACKS["torch"], hides=(), regathers=False),
+    )
+    bounds = Bounds(shared, SimpleNamespace(pieces={}, piece=lambda calls: costs))  # type: ignore[arg-type]
+    own, calls = {"a": {"forward": Cost(values=(1, 0, 0)), "inputs": Cost(values=(2, 0, 0))}}, (("a", 3),)
+    alone, several = bounds.seconds(calls, None, False), bounds.seconds(calls, None, False, own)
+    assert (several.forward - alone.forward, several.inputs - alone.inputs) == (3, 6)
+    assert several.weights == alone.weights
 
 
 # Bodies --------------------------------------------------------------------------------------------------------------
