@@ -34,7 +34,7 @@ def warmed() -> None:
 
     for verb in VERBS:
         import_module(verb.module)
-    for name in ("load", "torch_.tracing.capture", "torch_.sources.hf_config", "torch_.sources.shape_toml"):
+    for name in ("door", "torch_.tracing.capture", "torch_.sources.hf_config", "torch_.sources.shape_toml"):
         import_module(f"meshwright.ir.frontends.{name}")
 
 

@@ -51,6 +51,7 @@ def common(**changes: Any) -> Any:
         "stages": lambda config: ((("a", 2), ("b", 1)), (("b", 2),)),
         "groups": lambda config: ((0, (0,)), (1, (1,))),
         "setting": None,
+        "between": lambda base, config: {},
         "prices": SimpleNamespace(cluster=hosts(2)),
     }
     return SimpleNamespace(**own | changes)
@@ -380,6 +381,13 @@ def test_the_bound_of_a_base(shapes: Any, expected: float) -> None:
     assert own.bound_s(config(mbs=2)) == pytest.approx(2 * expected)
     assert own.bound_s(config(mbs=2), fine=True) == pytest.approx(2 * expected)
     assert own.asked == [8, 2]
+
+
+def test_what_copies_exchange_is_part_of_the_work() -> None:
+    """In both calls of one body a second, of which half is left: so much more than 10 s, less the caution."""
+    between = {"a": {"forward": Cost(values=(0.75, 0, 0)), "inputs": Cost(values=(0.25, 0, 0))}}
+    own = Bound({config(pp=2, microbatches=4): (ROOMY, array(15, 30))}, between=lambda base, config: between)
+    assert own.bound_s(config(mbs=2)) == pytest.approx(2 * 2 * (10 + CAUTION))
 
 
 def test_reductions_that_are_covered_add_nothing() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import verify
 from meshwright.ir.errors import EmissionLoss, EmissionStorage
-from tests.backends.torch_.emitted import job, subject, unclean, written
+from tests.backends.torch_.emitted import subject, unclean, written
+from tests.backends.torch_.proved import proved
 
 HERE = Path(__file__).parent
 STAGES = {"pp": 2, "microbatches": 2, "schedule": "1f1b"}
@@ -69,8 +69,8 @@ def test_all_of_them_are_exact(tmp_path: Path) -> None:
     """Losses, gradients, parameters, buffers and collectives; and nothing in the scripts that ruff minds."""
     plans = {name: planned(tmp_path, *case) for name, case in CASES.items()}
     folders = {name: tmp_path / str(number) for number, name in enumerate(plans)}
-    jobs = [job(plan, written(plan, folders[name])) for name, plan in plans.items()]
-    found = dict(zip(plans, verify(jobs, steps=2, limit_s=300), strict=True))
+    scripts = {name: (plan, written(plan, folders[name])) for name, plan in plans.items()}
+    found = proved("losses", scripts, steps=2, limit_s=300)
     assert {name: one.differences[:2] for name, one in found.items() if not one.exact} == {}
     assert {name for name, one in found.items() if one.still} == {"dropping, copies"}
     assert unclean(tmp_path) == ""
