@@ -35,7 +35,7 @@ from benchmarks.registry.cells import (
 )
 from benchmarks.registry.entries import Entry
 from benchmarks.registry.hugging_face import NotBuilt
-from benchmarks.registry.rows import LATE, OK, Row, of_error, of_exit
+from benchmarks.registry.rows import OK, Row, of_error, of_exit, untold
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import ForwardRaised, RanksFailed
 from meshwright.ir.frontends.door import load_model, twin_of
@@ -209,8 +209,7 @@ def compared(made: Sequence[Made], told: Told = nothing_told) -> Iterator[Row]:
     share = (used_s() - began) / len(made)
     for one, verified in zip(made, found, strict=True):
         text = "\n".join([*filter(None, [verified.failed_in_fp64]), *verified.differences[:6]])
-        late = "no time" if LATE in verified.failed_in_fp64 else "differs"  # rounding, or a fault: only fp64 tells
-        outcome = "exact" if verified.exact else late
+        outcome = "exact" if verified.exact else untold(verified.failed_in_fp64)
         row = one.asked.row(one.name, outcome, step="run", said=text.partition("\n")[0], detail=text)
         yield replace(row, cpu_s=round(one.cpu_s + share, 2))
 

@@ -25,8 +25,10 @@ CRASHED = ("MW9002", "MW9004")
 """An internal error, and ranks that ended early."""
 LATE = "still running after"
 """What ranks are said to be whose time was up."""
-NO_MEMORY = re.compile("can't allocate memory|Cannot allocate memory|MemoryError|bad_alloc|allocation failed")
-"""What is said where the limit of memory refuses some."""
+NO_MEMORY = re.compile(
+    "can't allocate memory|Cannot allocate memory|MemoryError|bad_alloc|allocation failed|rank \\d+ ended with -9;"
+)
+"""What is said where the limit of memory refuses some, or the machine takes it back (SIGKILL)."""
 LAST = 12
 """Lines that a failure keeps."""
 LONGEST = 300
@@ -91,6 +93,12 @@ def of_exit(model: str, cell: str, step: str, code: int, said: str) -> Row:
     elif outcome == "failed" and NO_MEMORY.search(said):
         outcome = "no memory"
     return Row(**common, outcome=outcome, code=told[1], said=line[:LONGEST], detail=last(said))
+
+
+def untold(in_fp64: str) -> str:
+    """The outcome of a run whose values are off, by why it could not be run in fp64, which alone tells rounding from
+    faults."""
+    return "no time" if LATE in in_fp64 else "no memory" if NO_MEMORY.search(in_fp64) else "differs"
 
 
 def of_error(model: str, cell: str, step: str, error: Exception, said: str) -> Row:

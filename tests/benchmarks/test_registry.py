@@ -18,7 +18,7 @@ from benchmarks.registry.command import WORKING_TREE, _parser, chosen, drawn_by,
 from benchmarks.registry.entries import MODELS, WRITTEN, Entry, drawn, entries
 from benchmarks.registry.lawful import LAWFUL
 from benchmarks.registry.page import bars, counted, kinds, page
-from benchmarks.registry.rows import Row, of_error, of_exit
+from benchmarks.registry.rows import Row, of_error, of_exit, untold
 from benchmarks.registry.sample import RECORD, outcome_of, recorded, sample
 from meshwright.ir.errors import RanksFailed, catalogue
 
@@ -108,6 +108,19 @@ def test_an_exception_is_a_failure_of_its_class() -> None:
     assert row.detail.endswith("IndexError: list …")
     died = of_error("a", "tp", "run", RanksFailed(place="train.py", cause="rank 0 ended with 1", fix="…"), "")
     assert (died.outcome, died.code) == ("failed", "MW9004")
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ("", "differs"),
+        ("rank 2 ended with 1; the others were ended", "differs"),
+        ("rank 12 ended with -9; the others were ended", "no memory"),
+        ("ranks 0, 1 were still running after 90 s, and were ended", "no time"),
+    ],
+)
+def test_what_is_off_and_was_not_run_in_fp64_is_neither_rounding_nor_a_fault(said: str, outcome: str) -> None:
+    assert untold(said) == outcome
 
 
 def test_a_refusal_has_a_code_and_an_outcome_is_one_of_the_list() -> None:
