@@ -1,4 +1,4 @@
-"""What is emitted: the parts of a plan that decide the code, and what of them is not covered yet."""
+"""A plan as a backend is given it: bodies and their plans by segment, the blocks of stages, how the model is called."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _gathers(seconds: Mapping[str, float], calls: Calls) -> Cost:
     return Cost(gathers_s=total, first_gather_s=max(seconds[name] for name, _ in calls))
 
 
-def _beside(costs: Mapping[str, Cost], calls: Calls, between: Mapping[str, Mapping[str, Cost]]) -> Mapping[str, Cost]:
+def _beside(costs: Mapping[str, Cost], calls: Calls, between: Between) -> Mapping[str, Cost]:
     """The phases of a stage with what its bodies exchange."""
     found = dict(costs)
     for name, times in calls:

@@ -1,4 +1,13 @@
-"""What a traced name denotes, where its operator was traced, and a graph with its constants."""
+"""Handles: what a traced name denotes; where its operator was traced, and the graph that comes of all.
+
+A handle is one of
+
+    value      the name of a value of the graph
+    Term       a constant: it depends on no parameter and no input, so nothing is emitted for it until an operator needs
+               it
+    Assembly   a constant into which slices have been written; whole again, it is a `cat`
+    tuple      the results of one operator
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Stacks of blocks, and short walks through them that meet every way of going on."""
+"""Stacks of repeated blocks, and the short walks through them that are traced for all.
+
+Blocks c0 c1 … cn, read as classes, are a path through the graph of classes. The walk goes from the first
+block to the last and takes every step X -> Y that the path takes, so that each way of entering a block is traced; and
+it meets every class that has several instances at least twice (three times, where a block may follow its like): the
+first, the last, and seeded ones between, so that a model that treats some of them apart is found out.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +16,6 @@ from functools import partial
 from itertools import pairwise
 
 SHORT_WALK = 3
-
-
 LONG_WALK = 5
 """How often a class is met whose blocks follow each other: to trace little, and to tell more."""
 

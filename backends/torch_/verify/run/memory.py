@@ -23,8 +23,9 @@ from meshwright.backends.torch_.verify.run.watching import Watching
 GLOO_S = (1e-4, 1e-3, 4e-3)
 """How long an instant is looked at that is fuller than all before, if anything was sent before it: threads of gloo hold
 what has travelled for a moment after it was waited for, and need Python to let go of it: 3 of 20 runs of one plan
-measured 4 % more without, none of 40 with the first one alone (torch 2.13.0, 2 busy cores, November 2026); where other
-work takes both cores, such a thread waits for its turn."""
+measured 4 % more without, none of 40 with the first one alone (torch 2.13.0, 2 busy cores, November 2026). The longer
+ones are for machines whose cores other work takes, where a run of the tests was still too full; how long is enough
+there was not measured."""
 
 VIEW, MADE, WRITTEN, OTHER = "view", "made", "written", "other"
 """What an operator does to storages: see `_effect`."""

@@ -1,13 +1,4 @@
-"""What a traced name denotes, and what a traced operator is.
-
-A handle is one of
-
-    value      the name of a value of the graph
-    Term       a constant: it depends on no parameter and no input, so nothing is emitted for it until an operator needs
-               it
-    Assembly   a constant into which slices have been written; whole again, it is a `cat`
-    tuple      the results of one operator
-"""
+"""A traced operator of torch: its name, its arguments as handles, the types of its results."""
 
 from __future__ import annotations
 

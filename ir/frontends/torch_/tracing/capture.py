@@ -1,8 +1,8 @@
 """The front door for torch models: a source and a workload in, a fold out.
 
     reduce      the stacks of the model, shortened to short walks          reduce.py
-    trace       one training step of what is left                          torch_export.py, translate.py, aten.py
-    fold        bodies, segments, wires, written out to full depth         segment.py
+    trace       one training step of what is left                          export.py, operators/
+    fold        bodies, segments, wires, written out to full depth         folding/segment.py
 
 If the trace does not repeat as the stacks promise, the model is traced again at full depth, where folding has nothing
 to assume; and if even that does not fold, the fold is one body. Both are said in the notes: they cost time, not truth.

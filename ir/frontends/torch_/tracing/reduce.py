@@ -10,11 +10,7 @@ except those that only number the blocks (an integer which grows by one from eac
 That is a guess about what they compute; `segment.py` checks it on the traced instances, and a model that breaks it is
 traced whole.
 
-The walk.  Blocks c0 c1 … cn, read as classes, are a path through the graph of classes. The walk goes from the first
-block to the last and takes every step X -> Y that the path takes, so that each way of entering a block is traced; and
-it meets every class that has several instances at least twice (three times, where a block may follow its like): the
-first, the last, and seeded ones between, so that a model that treats some of them apart is found out. A model that such
-a walk leaves in doubt is walked once more, with two more blocks.
+The walk is that of `folding/stacks.py`. A model that it leaves in doubt is walked once more, with two more blocks.
 
 A list is reduced only if that makes it shorter. Blocks that differ in numbers alone (a scale by depth, a rate of
 dropping) make a list that is walked whole, since only their trace tells the numbers (`meshwright.ir.graph.numbers`).
