@@ -44,7 +44,8 @@ from meshwright.planner.answer.solve import space_of
 from meshwright.planner.answer.workers import shared_out
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pricing import LEAST_BATCH, Folds, Setting
-from meshwright.planner.refine import partial_recompute
+from meshwright.planner.refine.order import widened
+from meshwright.planner.refine.partial_recompute import OFFLOADED, RECOMPUTED
 from meshwright.planner.refine.schedule import job_of
 from meshwright.planner.scheduling import Budget, schedule
 from meshwright.planner.search.search import Search
@@ -195,7 +196,7 @@ def found(own: Opened, late: Callable[[], bool]) -> Search:
     if search.expanded:
         search.settle()
     if not late():
-        partial_recompute.improve(search, late)
+        widened(search, late, (RECOMPUTED, OFFLOADED))
     return search
 
 

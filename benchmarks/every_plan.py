@@ -40,8 +40,11 @@ from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Setting
-from meshwright.planner.refine.interfaces import End, handed_on, tied
-from meshwright.planner.refine.operators import problems
+from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.operators.interfaces import End, handed_on, tied
+from meshwright.planner.refine.operators.operators import problems
+from meshwright.planner.search.search import Search
 from meshwright.planner.space.declared import Space
 
 MOST = 100_000
@@ -124,14 +127,15 @@ class Listed:
 
 def every(listed: Listed) -> Iterator[tuple[Setting, Decisions, Config]]:
     """All plans, each with the configuration that says the rest."""
-    global_batch, prices = listed.space.global_batch, listed.prices
+    bench = Bench(Search(listed.setting, listed.prices, listed.space))
     for setting, config in configurations(listed):
+        fold = setting.fold(config)
         try:
-            plain = setting.decisions(config, global_batch)
+            plain = setting.decisions(config, bench.global_batch)
+            start = Candidate(plain, bench.judged(plain, fold), origin=config)
         except MeshwrightError:
             continue
-        fold = setting.fold(config)
-        blocks = problems(setting, plain, fold, global_batch, prices)
+        blocks = problems(bench, start)
         for plans in together(fold, plain, {name: list(written(plain, block, name)) for name, block in blocks.items()}):
             made = tuple(plans.get(plan.name, plan) for plan in plain.plans)
             for order in orders(listed, config):

@@ -3,11 +3,10 @@
     Ask, Asked -> Setting -> Space -> Search, run until it ends or is told to stop -> finalists, refined -> Solved
 
 The search is over configurations: layers in even shares and all treated alike, ranks in the order of the cluster. What
-computes only some layers again may be better (`planner.refine.partial_recompute`). The best few are *refined*
-(`planner.refine.refine`): layers shared out by what they take, ranks placed where links and devices want them; and in
-the best, what every axis does in every operator is chosen anew (`planner.refine.operators`); pipelines among them get a
-schedule of their own where that is faster (`planner.refine.schedule`). What is proved of the space holds for the
-configurations; a refined plan may be faster than all of them, never slower. Of unlike pools each is searched alone,
+computes only some layers again may be better, and is priced beside them. The best few are *refined*: layers shared out
+by what they take, ranks placed where links and devices want them, operators chosen anew in the best, and a schedule
+made for pipelines where that is faster (`planner.refine.order`). What is proved of the space holds for the
+configurations; a refined plan may be faster than all of them, never slower. Of several pools each is searched alone,
 too.
 
 Whoever plans, relaxes or asks "why not" comes through here. A search may be told to stop between two pieces of work, so
@@ -33,7 +32,7 @@ from meshwright.ir.frontends.foreign import ended_at
 from meshwright.ir.names.check import extents
 from meshwright.ir.names.counts import divisors
 from meshwright.ir.schedules import CUSTOM
-from meshwright.planner.answer.finalists import UNLIKE_PRICED, finished
+from meshwright.planner.answer.finalists import finished
 from meshwright.planner.question import pricing
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.constraints import Asked, Constraints
@@ -41,8 +40,9 @@ from meshwright.planner.question.module_pins import resolved
 from meshwright.planner.question.objective import price_per_s, score
 from meshwright.planner.question.pins import Config, fill
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting, layers_of
-from meshwright.planner.refine import offload, partial_recompute
 from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.fitted import HETEROGENEOUS_PRICED
+from meshwright.planner.refine.order import widened
 from meshwright.planner.search.emittable import Emission
 from meshwright.planner.search.least_memory import LeastMemory
 from meshwright.planner.search.pinned import PinnedSearch
@@ -204,8 +204,7 @@ def solve(
             ask=ask, asked=asked, setting=setting, search=search, complete=False, objective=objective, stop=stop
         )
     if objective == "time" and not stop():
-        partial_recompute.improve(search, stop)
-        offload.improve(search, stop)
+        widened(search, stop)
     refines = objective == "time" and not search.hopeless
     better, notes = finished(search, asked, stop, any_fits=any_fits) if refines else (None, ())
     lower = search.lower_bytes if isinstance(search, LeastMemory) else search.lower_s
@@ -263,8 +262,7 @@ def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callab
             break
     assert answer is not None
     if not stop():
-        partial_recompute.improve(answer.search, stop)
-        offload.improve(answer.search, stop)
+        widened(answer.search, stop)
     better, notes = finished(answer.search, asked, stop)
     answer = replace(answer, refined=better, notes=notes)
     return replace(answer, hosts=ask.cluster.hosts, complete=complete, lower=lower if answer.best else 0.0)
@@ -322,7 +320,7 @@ def _by_time(setting: Setting) -> type[Search]:
 
 def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Search:
     assert isinstance(setting.price, Evaluator)
-    most = UNLIKE_PRICED if ask.cluster.unlike else MOST_PRICED
+    most = HETEROGENEOUS_PRICED if ask.cluster.unlike else MOST_PRICED
     search = kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.constraints), most)
     search.emission = Emission.of(setting, ask.model, ask.cluster)
     return search

@@ -1,20 +1,19 @@
-"""A plan that may become the answer, and how better ones are found near it.
+"""A plan that may become the answer.
 
-    Candidate, its neighbours -> climb -> the best Candidate on the way
-
-What ranks candidates is `Prediction.worth`: whether they fit, then how long a step takes. Layers, ranks, shares,
-operators and schedules each have neighbours of their own; the evaluator's price of the lowered program is the only
-judge.
+What ranks candidates is `Prediction.worth`: bytes that stages lack, then how long a step takes. The evaluator's price
+of the lowered program is the only judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
+from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction, Worth
 from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.graph.fold import Fold
+from meshwright.ir.names.stages import layer_calls
 from meshwright.planner.question.pins import Config
 
 Counts = tuple[int, ...]
@@ -64,20 +63,21 @@ class Candidate:
     def worth(self) -> Worth:
         return self.prediction.worth
 
+    @property
+    def named(self) -> Config:
+        """The configuration that names the plan best: its own, or else the one that it was made of."""
+        config = self.config or self.origin
+        assert config is not None, "it was made of one"
+        return config
 
-def climb(
-    start: Candidate,
-    neighbours: Callable[[Candidate], Iterable[Candidate | None]],
-    *,
-    steepest: bool = False,
-    moves: int | None = None,
-) -> Candidate:
-    """From neighbour to neighbour as long as one is better: the first that is, or, `steepest`, the best of all; no more
-    than so many `moves`. Neighbours that cannot be are None."""
-    while moves is None or moves > 0:
-        better = (one for one in neighbours(start) if one is not None and one.worth < start.worth)
-        found = min(better, key=WORTH, default=None) if steepest else next(better, None)
-        if found is None:
-            break
-        start, moves = found, moves and moves - 1
-    return start
+
+def counts_of(decisions: Decisions, fold: Fold) -> Counts:
+    """The layers of every stage of a plan."""
+    layers = layer_calls(fold)
+    return tuple(sum(stage.first <= call < stage.last for call in layers) for stage in decisions.stages)
+
+
+def idle_ranks(decisions: Decisions, cluster: Cluster) -> tuple[int, ...]:
+    """The ranks of the cluster that a plan leaves without work."""
+    used = {rank for group in decisions.groups for rank in group}
+    return tuple(rank for rank in range(cluster.ranks) if rank not in used)

@@ -11,8 +11,8 @@ floors, then of their configurations by bounds. The bound of the space does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from operator import itemgetter
 
@@ -21,7 +21,7 @@ from meshwright.ir.errors import HostUnknown, MeshwrightError
 from meshwright.planner.bounds.bounds import Bounds
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine.partial_recompute import WORTH, may_wait
-from meshwright.planner.search.search import Search
+from meshwright.planner.search.search import Found, Search
 
 WORD = "optimizer"
 
@@ -31,27 +31,32 @@ MOST_TRIED = 12
 """Configurations that are priced."""
 
 
-def improve(search: Search, stop: Callable[[], bool]) -> None:
-    """Price the plans with that state on the host that look best; what is faster than the answer becomes it."""
-    if not may(search):
-        return
+@dataclass(frozen=True, slots=True)
+class OptimizerOffload:
+    """The optimizer's state in the host's memory, and the step made there."""
+
+    def accepts(self, search: Search) -> bool:
+        """Whether the target can, the optimizer has a state, its speed on the hosts is known, and nobody asks for
+        something else."""
+        workload = search.setting.workload
+        can = may_wait(search, WORD) and bool(workload.states.master or workload.moments)
+        return can and _stepped_bytes_per_s(search) > 0
+
+    def neighbours(self, search: Search) -> Iterator[Found | None]:
+        """The configurations that look best, with that state on the host."""
+        rate = _stepped_bytes_per_s(search)
+        found = [one for base in _bases(search) for one in _promising(search, base, rate)]
+        for estimate_s, config in nsmallest(MOST_TRIED, found, key=itemgetter(0)):
+            if estimate_s < WORTH * search.upper_s:
+                yield search.price(replace(config, offload=WORD))
+
+
+def _stepped_bytes_per_s(search: Search) -> float:
+    """How fast the slowest host makes the step; 0 where one is not known."""
     try:
-        rate = min(stepped_bytes_per_s(pool.device) for pool in search.prices.cluster.pools)
+        return min(stepped_bytes_per_s(pool.device) for pool in search.prices.cluster.pools)
     except HostUnknown:
-        return
-    found = [one for base in _bases(search) for one in _promising(search, base, rate)]
-    for estimate_s, config in nsmallest(MOST_TRIED, found, key=itemgetter(0)):
-        if stop():
-            return
-        if estimate_s < WORTH * search.upper_s:
-            search.price(replace(config, offload=WORD))
-    search.settle()
-
-
-def may(search: Search) -> bool:
-    """Whether the target can, the optimizer has a state, and nobody asks for something else."""
-    workload = search.setting.workload
-    return may_wait(search, WORD) and bool(workload.states.master or workload.moments)
+        return 0.0
 
 
 def _bases(search: Search) -> list[Config]:

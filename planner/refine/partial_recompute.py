@@ -14,7 +14,7 @@ The bound of the space does not hold for these plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from math import inf
@@ -24,7 +24,7 @@ from meshwright.cost_models.hardware.devices import LOOPBACK
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.bounds.bounds import Bounds
 from meshwright.planner.question.pins import Config
-from meshwright.planner.search.search import Search
+from meshwright.planner.search.search import Found, Search
 
 MOST_KINDS = 8
 """Of bases, that are looked into."""
@@ -36,22 +36,58 @@ WORTH = 0.99
 """Of the answer: what is not estimated to be faster by this much is left alone."""
 
 
-def improve(search: Search, stop: Callable[[], bool]) -> None:
-    """Price the plans between that look best; what is faster than the search's answer becomes it."""
-    if search.best is None or "none" not in search.space.recompute():
-        return
-    for way in ways(search):  # each by its own estimates: what seems to cost nothing on the host is no better for that
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The first few layers of every stage treated in one way. `whole`: all of them may be.
+
+    `name` is that of a knob, whose value is the `word` and how many layers.
+    """
+
+    name: str
+    word: str
+    whole: bool
+
+    def accepts(self, search: Search) -> bool:
+        """Whether there is an answer to be faster than, the target can, and nobody asks for something else."""
+        if search.best is None or "none" not in search.space.recompute():
+            return False
+        if self.name == "offload":
+            return may_wait(search, self.word)
+        return "full" in search.space.recompute() and unasked(search, self.name)
+
+    def neighbours(self, search: Search) -> Iterator[Found | None]:
+        """The configurations that look best, by the estimates of this way alone, each with as few layers treated as
+        fit."""
         quickest: dict[tuple[object, ...], tuple[float, Config]] = {}
-        for base in bases(search, way):
-            for step_s, config in promising(search, base, way):
+        for base in bases(search, self):
+            for step_s, config in promising(search, base, self):
                 key = base, config.pp, config.zero, config.regather
                 if key not in quickest or step_s < quickest[key][0]:
                     quickest[key] = step_s, config
         for _, config in nsmallest(MOST_TRIED, quickest.values(), key=itemgetter(0)):
-            if stop():
-                return
-            _fitted(search, config, way)
-    search.settle()
+            yield from self.fewest(search, config)
+
+    def fewest(self, search: Search, config: Config) -> Iterator[Found | None]:
+        """A configuration with as many layers treated as can be, then with as few as fit, unless that is slower than
+        the answer."""
+        layers = -(-search.space.layers // (config.pp * config.vp))
+        few, many = 1, layers if self.whole else layers - 1
+        count = many
+        while few <= many:
+            found = search.price(self.of(config, count))
+            yield found
+            if found is None or (not found.fits and (count == many or found.step_s >= search.upper_s)):
+                return  # with more it takes longer still
+            few, many = (few, count - 1) if found.fits else (count + 1, many)
+            count = (few + many) // 2
+
+    def of(self, config: Config, layers: int) -> Config:
+        changed: dict[str, str] = {self.name: f"{self.word}:{layers}"}
+        return replace(config, **changed)  # type: ignore[arg-type]
+
+
+RECOMPUTED = Partial("recompute", "full_layers", whole=False)
+OFFLOADED = Partial("offload", "activations", whole=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +103,7 @@ class Treated:
     """What of that takes no time, behind the work."""
 
     @staticmethod
-    def of(search: Search, base: Config, way: Way) -> Treated:
+    def of(search: Search, base: Config, way: Partial) -> Treated:
         floors, most = search.floors, search.space.most_sequences
         work_s = floors.work_s(base, most)
         if way is RECOMPUTED:
@@ -83,7 +119,7 @@ class Treated:
         return max(0.0, share * self.treated_s - self.behind_s)
 
 
-def bases(search: Search, way: Way) -> list[Config]:
+def bases(search: Search, way: Partial) -> list[Config]:
     """Bases of the kinds that were priced, the quickest kinds first (plans that a person would write are among them,
     whether they fit or not), that compute nothing again: of each the quickest, with what does not fit treated."""
     space, floors = search.space, search.floors
@@ -112,7 +148,7 @@ def _kind(config: Config) -> tuple[object, ...]:
     return config.tp, config.cp, config.ep, config.etp, config.context
 
 
-def promising(search: Search, base: Config, way: Way) -> Iterator[tuple[float, Config]]:
+def promising(search: Search, base: Config, way: Partial) -> Iterator[tuple[float, Config]]:
     """Configurations of a base that do not fit as they are, with what they may take if they did, where that is less
     than the answer takes."""
     space, most, treated = search.space, WORTH * search.upper_s, Treated.of(search, base, way)
@@ -136,55 +172,14 @@ def promising(search: Search, base: Config, way: Way) -> Iterator[tuple[float, C
                 yield step_s, config
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A name whose value says how many layers of every stage are treated; `whole`: all of them may be."""
-
-    name: str
-    word: str
-    whole: bool
-
-    def of(self, config: Config, layers: int) -> Config:
-        changed: dict[str, str] = {self.name: f"{self.word}:{layers}"}
-        return replace(config, **changed)  # type: ignore[arg-type]
-
-
-RECOMPUTED, HOSTED = Way("recompute", "full_layers", whole=False), Way("offload", "activations", whole=True)
-
-
-def ways(search: Search) -> list[Way]:
-    """How layers can be treated, as far as target and constraints let them."""
-    recomputed = "full" in search.space.recompute() and unasked(search, RECOMPUTED.name)
-    return [way for way, may in ((RECOMPUTED, recomputed), (HOSTED, may_wait(search, HOSTED.word))) if may]
-
-
 def may_wait(search: Search, kind: str) -> bool:
     """Whether the target can have this in the host's memory, which is another one than the devices', and nobody asks
     for anything of the kind."""
     can = any(line.name == kind for line in search.space.target.offload)
     apart = all(pool.device.host_link.kind != LOOPBACK for pool in search.prices.cluster.pools)
-    return can and apart and unasked(search, HOSTED.name)
+    return can and apart and unasked(search, "offload")
 
 
 def unasked(search: Search, name: str) -> bool:
     """Whether nobody asks for values of the name."""
     return not any((search.space.constraints.only.get(name, ()), search.space.constraints.never.get(name, ())))
-
-
-def _fitted(search: Search, config: Config, way: Way) -> None:
-    """Price it with as few layers treated as fit, unless that is slower than the answer."""
-    layers = -(-search.space.layers // (config.pp * config.vp))
-    few, many = 1, layers if way.whole else layers - 1
-    most = search.price(way.of(config, many)) if many > 0 else None
-    if most is None or not most.fits:
-        return
-    many -= 1
-    while few <= many:
-        middle = (few + many) // 2
-        found = search.price(way.of(config, middle))
-        if found is None or (not found.fits and found.step_s >= search.upper_s):
-            return  # with more it takes longer still
-        if found.fits:
-            many = middle - 1
-        else:
-            few = middle + 1

@@ -16,10 +16,9 @@ are ordered, and the plan says where that was the reason. In most larger ones id
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.schedule import makes_weights_apart
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions.decisions import Schedule
@@ -27,8 +26,8 @@ from meshwright.ir.errors import BodyUnplanned, LayersIndivisible, NotExpressibl
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.program import Program
 from meshwright.ir.schedules import CUSTOM, WorkLists, decode, with_work, work_of
-from meshwright.planner.question.pricing import Setting
 from meshwright.planner.refine.candidate import WORTH, Candidate, Counts, Custom
+from meshwright.planner.refine.improvement import Bench
 from meshwright.planner.refine.stages import recut
 from meshwright.planner.scheduling import Budget, Job, Lists, as_job, floor_s, group_floor_s, in_halves, schedule
 from meshwright.planner.scheduling.exact import certified
@@ -62,55 +61,58 @@ TRIED = 3
 """Ways to share them out, of those with the least bounds, for which a schedule is made."""
 
 
-def customised(
-    setting: Setting,
-    plans: Sequence[Candidate],
-    global_batch: int,
-    prices: Prices,
-    *,
-    asked: bool,
-    layers: bool,
-    stop: Callable[[], bool],
-    writes: Callable[[Candidate], bool] = lambda _: True,
-) -> tuple[Candidate | None, tuple[str, ...]]:
-    """The best of these plans with a schedule made for it, if that is better than all of them; and which were too large
-    to try. `asked`: the best with such a schedule even if none is better, with more work. `layers`: they may be shared
-    out anew for it. `writes`: whether code is written for what would be the answer."""
-    best = min(plans, key=WORTH, default=None)
-    found: Candidate | None = None
-    source: _Case | None = None
-    notes: dict[str, str] = {}
-    left = WORK_ASKED if asked else WORK
-    cases = [case for case in _cases(setting, plans, global_batch, prices) if asked or case.promises(best)]
-    cases.sort(key=lambda case: case.least_s)
-    for index, case in enumerate(cases):
-        late = stop()
-        if not asked and (late or not case.promises(best)):
-            continue
-        if case.job.size > MOST_ACTIONS:
-            large = f"{case.job.size:,} actions, more than {MOST_ACTIONS:,}"
-            notes.setdefault(str(case.plan.config or case.plan.origin), large)
-            continue
-        share = 0 if late else left // (len(cases) - index)
-        budget = Budget(share)
-        made = case.made(budget, certify=asked and not late)
-        left -= share - budget.left
-        if made is not None and (asked or _is_better(made, best)):
-            if (found is None or made.worth < found.worth) and writes(made):
-                found, source = made, case
-            best = best if asked or found is None else found
-    if found is not None and source is not None and layers:
-        shared, last = _shared_again(source, found, looks=LOOKS_ASKED if asked else LOOKS, stop=stop)
-        if asked and last is not source:
-            again = last.made(Budget(left), certify=not stop())
-            shared = min(again or shared, shared, key=WORTH)
-        found = shared if shared is found or writes(shared) else found
-    return found, tuple(f"no schedule was made for {what}: {large}" for what, large in notes.items())
+@dataclass(frozen=True, slots=True)
+class OwnSchedule:
+    """A schedule made for a plan, if that is better than the plan.
+
+    - `among`: the plans of which one gets a schedule, where it is not for this one alone.
+    """
+
+    among: tuple[Candidate, ...] = ()
+
+    def accepts(self, plan: Candidate, bench: Bench) -> bool:
+        """Whether it is granted, and the target can run one."""
+        can = CUSTOM in {line.name for line in bench.search.space.target.schedules}
+        return can and bench.asked.constraints.grants("schedule", CUSTOM)
+
+    def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
+        """The best with such a schedule that code is written for: where one was asked for even if none is better, with
+        more work. What was too large to try is noted."""
+        plans, asked = self.among or (plan,), bench.asked.constraints.made_only
+        best = min(plans, key=WORTH)
+        found: Candidate | None = None
+        source: _Case | None = None
+        notes: dict[str, str] = {}
+        left = WORK_ASKED if asked else WORK
+        cases = [case for case in _cases(plans, bench) if asked or case.promises(best)]
+        cases.sort(key=lambda case: case.least_s)
+        for index, case in enumerate(cases):
+            late = bench.stop()
+            if not asked and (late or not case.promises(best)):
+                continue
+            if case.job.size > MOST_ACTIONS:
+                notes.setdefault(str(case.plan.named), f"{case.job.size:,} actions, more than {MOST_ACTIONS:,}")
+                continue
+            share = 0 if late else left // (len(cases) - index)
+            budget = Budget(share)
+            made = case.made(budget, certify=asked and not late)
+            left -= share - budget.left
+            if made is not None and (asked or _is_better(made, best)):
+                if (found is None or made.worth < found.worth) and bench.writes(made):
+                    found, source = made, case
+                best = best if asked or found is None else found
+        bench.notes.extend(f"no schedule was made for {what}: {large}" for what, large in notes.items())
+        if found is not None and source is not None and not bench.layers_asked:
+            shared, last = _shared_again(source, found, bench, looks=LOOKS_ASKED if asked else LOOKS)
+            if asked and last is not source:
+                again = last.made(Budget(left), certify=not bench.stop())
+                shared = min(again or shared, shared, key=WORTH)
+            found = shared if shared is found or bench.writes(shared) else found
+        if found is not None:
+            yield found
 
 
-def _is_better(made: Candidate, best: Candidate | None) -> bool:
-    if best is None:
-        return True
+def _is_better(made: Candidate, best: Candidate) -> bool:
     (lack, step_s, _), (least, least_s, _) = made.worth, best.worth
     return lack < least or (lack == least and step_s < least_s * (1 - LEAST_GAIN))
 
@@ -133,11 +135,9 @@ def job_of(step: Step) -> Job:
 class _Case:
     """A plan, and a job that it is."""
 
-    setting: Setting
-    prices: Prices
+    bench: Bench
     plan: Candidate
     fold: Fold
-    global_batch: int
     job: Job
     lists: Lists
     """As the plan orders it."""
@@ -149,9 +149,9 @@ class _Case:
         """What no order of it takes less than."""
         return floor_s(self.job) * self.straggling
 
-    def promises(self, best: Candidate | None) -> bool:
+    def promises(self, best: Candidate) -> bool:
         """Whether there may be enough to gain over a plan."""
-        return best is None or not self.plan.prediction.fits or self.least_s <= (1 - POSSIBLE) * best.step_s
+        return not self.plan.prediction.fits or self.least_s <= (1 - POSSIBLE) * best.step_s
 
     def with_layers(self, counts: Counts) -> _Case | None:
         """The same plan with so many layers in each stage; None if it cannot be."""
@@ -163,8 +163,7 @@ class _Case:
                 counts=counts,
                 config=replace(config, split="even", stage_blocks=counts) if config else None,
             )
-            found = _cases(self.setting, [plan], self.global_batch, self.prices)
-            return next(case for case in found if case.job.apart == self.job.apart)
+            return next(case for case in _cases([plan], self.bench) if case.job.apart == self.job.apart)
         except (LayersIndivisible, BodyUnplanned):
             return None
 
@@ -188,41 +187,30 @@ class _Case:
         texts = tuple(tuple(map(str, actions)) for actions in decode(work))
         custom = replace(plan.decisions, schedule=Schedule(CUSTOM, before.microbatches, texts))
         try:
-            decisions = self.setting.allowed(custom, self.fold)
+            decisions = self.bench.setting.allowed(custom, self.fold)
         except NotExpressible:
             return None
         return replace(
             plan,
             decisions=decisions,
-            prediction=self.setting.price(self.setting.lowered(self.fold, decisions, self.global_batch)),
+            prediction=self.bench.judged(decisions, self.fold),
             config=replace(plan.config, schedule=CUSTOM) if plan.config else None,
             origin=replace(plan.origin, schedule=CUSTOM) if plan.origin and not plan.config else plan.origin,
             custom=Custom(before.name, plan.step_s if plan.prediction.fits else 0.0, least_s),
         )
 
 
-def _cases(setting: Setting, plans: Sequence[Candidate], global_batch: int, prices: Prices) -> Iterator[_Case]:
+def _cases(plans: Sequence[Candidate], bench: Bench) -> Iterator[_Case]:
     """Every plan that is a pipeline, in every way to run its backward passes."""
     for plan in plans:
         if len(plan.decisions.groups) == 1:
             continue
-        origin = plan.origin or plan.config
-        assert origin is not None, "it was made of one"
-        fold = setting.fold(origin)
-        program = setting.lowered(fold, plan.decisions, global_batch)
+        fold = bench.fold(plan)
+        program = bench.lowered(plan.decisions, fold)
         assert program.workload is not None
         for one in _ways(program):
-            step = Step(prices, one, program.workload)
-            yield _Case(
-                setting=setting,
-                prices=prices,
-                plan=plan,
-                fold=fold,
-                global_batch=global_batch,
-                job=job_of(step),
-                lists=work_of(program).lists,
-                straggling=step.straggling,
-            )
+            step, lists = Step(bench.prices, one, program.workload), work_of(program).lists
+            yield _Case(bench=bench, plan=plan, fold=fold, job=job_of(step), lists=lists, straggling=step.straggling)
 
 
 def _ways(program: Program) -> Iterator[Program]:
@@ -240,14 +228,14 @@ def _ways(program: Program) -> Iterator[Program]:
 # Layers --------------------------------------------------------------------------------------------------------------
 
 
-def _shared_again(case: _Case, made: Candidate, *, looks: int, stop: Callable[[], bool]) -> tuple[Candidate, _Case]:
+def _shared_again(case: _Case, made: Candidate, bench: Bench, *, looks: int) -> tuple[Candidate, _Case]:
     """The plan, and its case, with single layers moved away from the group that bounds it, as long as a schedule made
     for that is faster. `looks` is for how many ways to share them out a bound may be asked for."""
     best, seen = made, {made.counts}
     while True:
         found = []
         for counts in _moves(case):
-            if counts in seen or not looks or stop():
+            if counts in seen or not looks or bench.stop():
                 continue
             seen.add(counts)
             looks -= 1

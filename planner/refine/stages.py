@@ -33,8 +33,8 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.stages import Cuts, cuts_at, layer_calls
 from meshwright.ir.program.lower import stages_of
 from meshwright.ir.program.program import Program, Run
-from meshwright.planner.refine.candidate import Candidate, Counts, climb
-from meshwright.planner.refine.placement.placement import Judge
+from meshwright.planner.refine.candidate import Candidate, Counts, counts_of
+from meshwright.planner.refine.improvement import Bench, climb
 
 Lowered = Callable[[Decisions], Program]
 
@@ -55,12 +55,6 @@ _SAME = 1e-9
 
 
 # Cutting a plan elsewhere --------------------------------------------------------------------------------------------
-
-
-def counts_of(decisions: Decisions, fold: Fold) -> Counts:
-    """The layers of every stage of a plan."""
-    layers = layer_calls(fold)
-    return tuple(sum(stage.first <= call < stage.last for call in layers) for stage in decisions.stages)
 
 
 def recut(decisions: Decisions, fold: Fold, counts: Sequence[int]) -> Decisions:
@@ -315,64 +309,66 @@ def _bound_s(cells: Cells) -> float:
     return (pace * max(seconds) + sum(seconds)) * (1 + _SAME)
 
 
-# The answer ----------------------------------------------------------------------------------------------------------
+# The improvement ---------------------------------------------------------------------------------------------------
 
 
-def shared_out(
-    decisions: Decisions,
-    fold: Fold,
-    lowered: Lowered,
-    judge: Judge,
-    prices: Prices,
-    *,
-    limit: int = MOST_PRICED,
-    allowed: Callable[[Decisions], object] = lambda plan: plan,
-) -> Candidate:
-    """The plan with its layers shared out for the fastest step that fits, as far as `limit` prices go. `allowed` raises
-    what the target refuses of a cut."""
-    search = _Search(decisions, fold, judge, limit, allowed)
-    best = search.start
-    if len(decisions.stages) == 1:
-        return best
-    for _, counts in best_cuts(Cells(decisions, fold, lowered, prices)):
-        found = search.cut(best, counts)
-        best = found if found is not None and found.worth < best.worth else best
-    return climb(best, search.neighbours)
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Layers shared out for the fastest step that fits, as far as `limit` prices go."""
+
+    limit: int = MOST_PRICED
+
+    def accepts(self, plan: Candidate, bench: Bench) -> bool:
+        return len(plan.decisions.stages) > 1
+
+    def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
+        """The end of a climb from the plan: the cuts that seem best first, then single layers moved."""
+        fold = bench.fold(plan)
+        cells = Cells(plan.decisions, fold, lambda one: bench.lowered(one, fold), bench.prices)
+        cuts = tuple(counts for _, counts in best_cuts(cells))
+        yield climb(plan, _Moves(fold, cuts, {plan.counts}, self.limit - 1), bench)
 
 
-class _Search:
-    """Cuts of a plan, each priced once, as far as there are prices."""
+@dataclass(slots=True)
+class _Moves:
+    """Cuts near a plan's, each priced once, as far as there are prices."""
 
-    def __init__(
-        self, decisions: Decisions, fold: Fold, judge: Judge, limit: int, allowed: Callable[[Decisions], object]
-    ) -> None:
-        self.fold, self.judge, self.left, self.allowed = fold, judge, limit - 1, allowed
-        self.start = Candidate(decisions, judge(decisions), counts_of(decisions, fold))
-        self.seen = {self.start.counts}
+    fold: Fold
+    cuts: tuple[Counts, ...]
+    """What is tried before single layers are moved."""
+    seen: set[Counts]
+    left: int
 
-    def cut(self, best: Candidate, counts: Counts) -> Candidate | None:
+    def accepts(self, plan: Candidate, bench: Bench) -> bool:
+        return self.left > 0
+
+    def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate | None]:
+        for counts in (*self.cuts, *self._moved(plan)):
+            yield self._cut(plan, counts, bench)
+
+    def _cut(self, plan: Candidate, counts: Counts, bench: Bench) -> Candidate | None:
         """The plan with so many layers in each stage, if that is new, can be, and there is a price left."""
         if counts in self.seen or self.left <= 0:
             return None
         self.seen.add(counts)
         try:
-            decisions = recut(best.decisions, self.fold, counts)
-            self.allowed(decisions)
-            prediction = self.judge(decisions)
+            decisions = recut(plan.decisions, self.fold, counts)
+            bench.setting.allowed(decisions, self.fold)
+            prediction = bench.judged(decisions, self.fold)
         except (LayersIndivisible, BodyUnplanned, NotExpressible, PartialAcross, PinUnmet):
             return None
         self.left -= 1
-        return Candidate(decisions, prediction, counts)
+        return replace(plan, decisions=decisions, prediction=prediction, counts=counts)
 
-    def neighbours(self, best: Candidate) -> Iterator[Candidate | None]:
+    @staticmethod
+    def _moved(plan: Candidate) -> Iterator[Counts]:
         """Single layers moved away from the stage that is slowest, or lacks most, or of few from any."""
-        stages, counts = best.prediction.stages, best.counts
+        stages, counts = plan.prediction.stages, plan.counts
         full = max(stages, key=lambda one: one.memory.lacks_bytes).stage
+        by_speed = [one.stage for one in sorted(stages, key=lambda one: one.forward_s + one.backward_s)]
         slow = max(stages, key=lambda one: one.forward_s + one.backward_s).stage
-        by_speed = sorted(stages, key=lambda one: one.forward_s + one.backward_s)
         others = range(len(stages)) if len(stages) <= FEW_STAGES else ()
-        for giver in dict.fromkeys((*(() if best.prediction.fits else (full,)), slow, *others)):
-            for taker in (one.stage for one in by_speed if one.stage != giver):
-                if counts[giver]:
-                    moved = (count - (stage == giver) + (stage == taker) for stage, count in enumerate(counts))
-                    yield self.cut(best, tuple(moved))
+        for giver in dict.fromkeys((*(() if plan.prediction.fits else (full,)), slow, *others)):
+            for taker in by_speed:
+                if taker != giver and counts[giver]:
+                    yield tuple(count - (stage == giver) + (stage == taker) for stage, count in enumerate(counts))

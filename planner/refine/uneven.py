@@ -12,15 +12,14 @@ that each copy has beside it (`ir.sharding.shares`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heapreplace
 from math import inf
 
 from meshwright.cost_models.memory.peak import held_by_peers
 from meshwright.cost_models.prediction import Held
-from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.decisions.sharding import Sharding
@@ -29,11 +28,14 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.program import Program
 from meshwright.ir.sharding.shares import axis_of, batch_shares, shares_of, state_shares
 from meshwright.planner.question.pins import Config
-from meshwright.planner.question.pricing import Setting
-from meshwright.planner.refine.candidate import WORTH, Candidate, climb
+from meshwright.planner.refine.candidate import WORTH, Candidate
+from meshwright.planner.refine.improvement import Bench, climb
 
 LAYOUT = "shares"
 """What a target must be able to do (`ir.target.capabilities`)."""
+
+MOST_SHARED = 24
+"""Configurations that are looked at, the quickest."""
 
 MOST_KINDS = 3
 """Configurations whose batch is shared out, with all their micro-batches."""
@@ -61,34 +63,35 @@ SLACK = 0.98
 """Of the room that a copy has for states, the part that is meant to be filled: shards are whole rows."""
 
 
-def unevenly(
-    setting: Setting,
-    configs: Iterable[Config],
-    global_batch: int,
-    prices: Prices,
-    *,
-    below_s: float = inf,
-    grants: Callable[[Config], bool] = lambda config: True,
-    stop: Callable[[], bool] = lambda: False,
-) -> Candidate | None:
-    """The best plan with unequal shares that becomes of configurations, if it may take less than `below_s`; none where
-    all devices are alike, or the target cannot have it."""
-    if len(prices.cluster.pools) == 1 or LAYOUT not in {line.name for line in setting.target.layouts}:
-        return None
-    kinds: dict[tuple[object, ...], tuple[float, Config]] = {}
-    for config in configs:
-        if config.dp > 1 and not stop():
-            for case in _cases(setting, config, global_batch, prices):
-                found = (case.shared_s, config)
-                kinds[_kind(config)] = min(kinds.get(_kind(config), found), found, key=lambda one: one[0])
-    best: Candidate | None = None
-    for _, config in sorted(kinds.values(), key=lambda one: (one[0], str(one[1])))[:MOST_KINDS]:
-        for variant in _variants(config, global_batch):
-            for case in _cases(setting, variant, global_batch, prices) if grants(variant) and not stop() else ():
-                if case.shared_s * PROMISES < below_s:
-                    best = min(filter(None, (best, case.answer(below_s))), key=WORTH, default=None)
-                    below_s = min(below_s, best.step_s) if best and best.prediction.fits else below_s
-    return best
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """Unequal shares of the batch for copies on unlike devices: the best plan that becomes of what was priced, if it
+    may be faster than the plan that is given."""
+
+    def accepts(self, plan: Candidate, bench: Bench) -> bool:
+        """Whether devices differ, and the target can have it."""
+        can = LAYOUT in {line.name for line in bench.setting.target.layouts}
+        return len(bench.cluster.pools) > 1 and can
+
+    def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
+        kinds: dict[tuple[object, ...], tuple[float, Config]] = {}
+        ranked = sorted(bench.search.found.values(), key=lambda one: (one.step_s, str(one.config)))
+        for config in (one.config for one in ranked[:MOST_SHARED]):
+            if config.dp > 1 and not bench.stop():
+                for case in _cases(config, bench):
+                    found = (case.shared_s, config)
+                    kinds[_kind(config)] = min(kinds.get(_kind(config), found), found, key=lambda one: one[0])
+        best: Candidate | None = None
+        below_s = plan.step_s if plan.prediction.fits else inf
+        for _, config in sorted(kinds.values(), key=lambda one: (one[0], str(one[1])))[:MOST_KINDS]:
+            for variant in _variants(config, bench.global_batch):
+                granted = bench.search.space.grants(variant) and not bench.stop()
+                for case in _cases(variant, bench) if granted else ():
+                    if case.shared_s * PROMISES < below_s:
+                        best = min(filter(None, (best, case.answer(below_s))), key=WORTH, default=None)
+                        below_s = min(below_s, best.step_s) if best and best.prediction.fits else below_s
+        if best is not None:
+            yield bench.candidate(best.decisions, best.prediction, bench.fold(best), config=best.config)
 
 
 def _kind(config: Config) -> tuple[object, ...]:
@@ -104,16 +107,16 @@ def _variants(config: Config, global_batch: int) -> Iterator[Config]:
             yield replace(config, mbs=mbs, microbatches=global_batch // (config.dp * mbs))
 
 
-def _cases(setting: Setting, config: Config, global_batch: int, prices: Prices) -> Iterator[_Case]:
+def _cases(config: Config, bench: Bench) -> Iterator[_Case]:
     """A configuration in the orders of ranks in which copies lie on unlike devices: as it comes, and each copy, all its
     stages, on neighbouring ranks."""
     try:
-        fold, decisions = setting.fold(config), setting.decisions(config, global_batch)
+        fold, decisions = bench.setting.fold(config), bench.decisions(config)
     except MeshwrightError:
         return
     if axis_of(decisions):
         for order in (decisions, *([_copy_by_copy(decisions)] if config.pp > 1 else [])):
-            case = _Case(setting, config, global_batch, prices, fold, order)
+            case = _Case(bench, config, fold, order)
             if len(set(case.copies_s)) > 1:
                 yield case
 
@@ -133,28 +136,23 @@ def _copy_by_copy(decisions: Decisions) -> Decisions:
 
 
 class _Case:
-    """One configuration in one order of ranks."""
+    """One configuration in one order of ranks, whose sequences are moved from copy to copy."""
 
-    def __init__(
-        self, setting: Setting, config: Config, global_batch: int, prices: Prices, fold: Fold, even: Decisions
-    ) -> None:
-        self.setting, self.config, self.global_batch, self.prices = setting, config, global_batch, prices
-        self.fold, self.even, self.axis = fold, even, axis_of(even)
-        self.program = self.lowered(even)
+    def __init__(self, bench: Bench, config: Config, fold: Fold, even: Decisions) -> None:
+        self.bench, self.config, self.fold, self.even, self.axis = bench, config, fold, even, axis_of(even)
+        self.program = bench.lowered(even, fold)
         self.copies_s = self._copies_s()
         """What a micro-batch takes on each copy, of equal shares."""
-
-    def lowered(self, plan: Decisions) -> Program:
-        return self.setting.lowered(self.fold, plan, self.global_batch)
 
     def _copies_s(self) -> tuple[float, ...]:
         workload = self.program.workload
         assert workload is not None
-        step, known = Step(self.prices, self.program, workload), dict[tuple[object, ...], float]()
+        prices = self.bench.prices
+        step, known = Step(prices, self.program, workload), dict[tuple[object, ...], float]()
         taken = [0.0] * self.even.stages[0].mesh.axis(self.axis).size
         for index, stage in enumerate(self.program.stages):
             for copy, ranks in enumerate(_by_copy(stage.mesh.coordinates, stage.ranks, self.axis, len(taken))):
-                devices = tuple(device.name for device in self.prices.devices(ranks))
+                devices = tuple(device.name for device in prices.devices(ranks))
                 key = (index, *devices)
                 if key not in known:
                     known[key] = step.seconds_on(index, ranks)
@@ -165,7 +163,7 @@ class _Case:
     def shared_s(self) -> float:
         """About what a step takes with shares by speed: all copies have the mean pace, not the slowest one's."""
         mean = len(self.copies_s) / sum(1 / seconds for seconds in self.copies_s)
-        return self.setting.price(self.program).step_time_s * mean / max(self.copies_s)
+        return self.bench.setting.price(self.program).step_time_s * mean / max(self.copies_s)
 
     def answer(self, below_s: float) -> Candidate | None:
         """The best shares, priced; None where equal ones are. What is far from `below_s` is not moved."""
@@ -173,16 +171,22 @@ class _Case:
         if best is None or best.step_s * PROMISES > below_s:
             return best
         moves = MOST_MOVES if best.prediction.fits else FEW_MOVES
-        return climb(best, lambda one: map(self.tried, self._moves(one)), steepest=True, moves=moves)
+        return climb(best, self, self.bench, steepest=True, moves=moves)
+
+    def accepts(self, plan: Candidate, bench: Bench) -> bool:
+        return True
+
+    def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate | None]:
+        return map(self.tried, self._moves(plan))
 
     def tried(self, sizes: tuple[int, ...]) -> Candidate | None:
         """A plan with these shares of the batch, and where it does not fit with shares of states that do."""
         if len(set(sizes)) == 1:
             return None
         try:
-            plan = self.setting.allowed(batch_shares(self.even, self.fold, sizes), self.fold)
-            program = self.lowered(plan)
-            prediction = self.setting.price(program)
+            plan = self.bench.setting.allowed(batch_shares(self.even, self.fold, sizes), self.fold)
+            program = self.bench.lowered(plan, self.fold)
+            prediction = self.bench.setting.price(program)
         except MeshwrightError:
             return None
         found = Candidate(plan, prediction, config=self.config)
@@ -191,10 +195,11 @@ class _Case:
     def _roomier(self, found: Candidate, program: Program) -> Candidate:
         """With states shared out by room, if the target can have that and it helps."""
         try:
-            plan = self.setting.allowed(state_shares(found.decisions, self.fold, self._rooms(program)), self.fold)
+            shared = state_shares(found.decisions, self.fold, self._rooms(program))
+            plan = self.bench.setting.allowed(shared, self.fold)
         except MeshwrightError:
             return found
-        again = replace(found, decisions=plan, prediction=self.setting.price(self.lowered(plan)))
+        again = replace(found, decisions=plan, prediction=self.bench.judged(plan, self.fold))
         return min(found, again, key=WORTH)
 
     def _moves(self, best: Candidate) -> Iterator[tuple[int, ...]]:
@@ -218,14 +223,15 @@ class _Case:
 
     def _rooms(self, program: Program) -> list[float]:
         """For every copy, the bytes that its ranks have for what is stored in shards."""
-        held = held_by_peers(program, self.prices.cluster, self.prices.profile.memory)
+        cluster = self.bench.cluster
+        held = held_by_peers(program, cluster, self.bench.prices.profile.memory)
         rooms = [inf] * len(self.copies_s)
         for stage, own in zip(program.stages, held, strict=True):
             by_copy = _by_copy(stage.mesh.coordinates, stage.ranks, self.axis, len(rooms))
             for copy, ranks in enumerate(by_copy):
-                kinds = {self.prices.cluster.device(rank).name for rank in ranks}
+                kinds = {cluster.device(rank).name for rank in ranks}
                 for peers, one in own:
-                    if kinds & {self.prices.cluster.device(rank).name for rank in peers.ranks}:
+                    if kinds & {cluster.device(rank).name for rank in peers.ranks}:
                         rooms[copy] = min(rooms[copy], _room_bytes(one, self.config.sharding))
         return [max(room, LEAST_ROOM * max(rooms)) for room in rooms]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.hardware.cluster import Cluster
@@ -17,8 +20,13 @@ from meshwright.ir.frontends.door import load_model
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.program import Program
 from meshwright.ir.target.workload import Workload, stack_named
+from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.pins import Config, fill, parse
 from meshwright.planner.question.pricing import Folds, Setting, target_of
+from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.fitted import Fitted, Mixed
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.search.search import Search
 
 ROOT = Path(__file__).parents[2]
 LLAMA = str(ROOT / "examples" / "configs" / "llama-3.1-8b")
@@ -74,6 +82,34 @@ class Case:
 
     def price(self, fold: Fold, plan: Decisions) -> Prediction:
         return self.evaluator(self.lowered(fold, plan))
+
+    def bench(self, asked: Asked | None = None, **changes: Any) -> Bench:
+        """A bench with nothing priced before, whose plans code is written for."""
+        space = {"global_batch": self.batch, "target": self.setting.target, "grants": lambda config: True}
+        own = {"setting": self.setting, "prices": self.prices, "space": SimpleNamespace(**space), "found": {}}
+        own |= {"writes": lambda *_: True, "upper_s": inf} | changes
+        search: Search = SimpleNamespace(**own)  # type: ignore[assignment]
+        return Bench(search, asked or Asked())
+
+    def start(self, config: Config) -> Candidate:
+        """A configuration as it is."""
+        bench, fold = self.bench(), self.setting.fold(config)
+        decisions = bench.decisions(config)
+        return bench.candidate(decisions, self.price(fold, decisions), fold, config=config, origin=config)
+
+    def given(self, fold: Fold, plan: Decisions) -> Candidate:
+        """Any plan on a fold of the model."""
+        batch = next(batch for batch, one in self.setting.folds.found.items() if one is fold)
+        origin: Config = SimpleNamespace(batch=batch)  # type: ignore[assignment]
+        allowed = self.setting.allowed(plan, fold)
+        return Candidate(allowed, self.price(fold, allowed), origin=origin)
+
+    def refined(self, config: Config, limit: int = 0) -> list[Candidate]:
+        return list(Fitted(limit).neighbours(self.start(config), self.bench()))
+
+    def mixed(self, config: Config) -> list[Candidate]:
+        start: Candidate = SimpleNamespace(origin=config)  # type: ignore[assignment]
+        return list(Mixed().neighbours(start, self.bench()))
 
 
 def example(name: str) -> Cluster:

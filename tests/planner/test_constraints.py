@@ -9,10 +9,10 @@ import pytest
 from meshwright.ir.errors import ConstraintsContradict, PinRepeated, PinUnknown, PinValue
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.target.combined import contexts
-from meshwright.planner.answer.finalists import _attends_as_asked
 from meshwright.planner.question.constraints import Asked, Constraints, asked
 from meshwright.planner.question.module_pins import ModulePin
 from meshwright.planner.question.pins import Pins, parse
+from meshwright.planner.refine.operators.operators import _attends_as_asked
 from tests.llama_block import model
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment
-from meshwright.planner.refine.interfaces import handed_on, tied
+from meshwright.planner.refine.operators.interfaces import handed_on, tied
 from tests.build import Builder
 
 

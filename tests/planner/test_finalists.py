@@ -3,7 +3,7 @@ Prices are told, and so is what refining makes of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import SimpleNamespace
@@ -13,10 +13,17 @@ import pytest
 
 from meshwright.ir.errors import LayersIndivisible, ScheduleImpossible
 from meshwright.planner.answer import finalists
-from meshwright.planner.answer.finalists import finished, written
+from meshwright.planner.answer.finalists import finished
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Config
+from meshwright.planner.refine import order
 from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.operators import operators
+from meshwright.planner.refine.operators.operators import Operators
+from meshwright.planner.refine.order import FITTING
+from meshwright.planner.refine.schedule import OwnSchedule
+from meshwright.planner.refine.uneven import Uneven
 from meshwright.planner.search.search import Found
 from tests.planner.told import config, price
 
@@ -55,7 +62,7 @@ class Setup:
 
     @property
     def target(self) -> Any:
-        return SimpleNamespace()
+        return SimpleNamespace(layouts=(SimpleNamespace(name="shares"),))
 
     def fold(self, own: Config) -> Config:
         return own
@@ -91,7 +98,7 @@ class Told:
 
     @property
     def prices(self) -> Any:
-        return SimpleNamespace(cluster=SimpleNamespace(unlike=self.unlike))
+        return SimpleNamespace(cluster=SimpleNamespace(unlike=self.unlike, pools=(1, 2), ranks=8))
 
     @property
     def space(self) -> Any:
@@ -196,15 +203,15 @@ def test_the_best_that_code_is_written_for(
     plans: list[tuple[float, float]], unwritten: Any, expected: float | None, questions: list[float]
 ) -> None:
     own = search((config(tp=2), 4.0, 0.0), unwritten=unwritten)
-    found = written(own, [refined(*one) for one in plans])
+    found = Bench(own).written([refined(*one) for one in plans])
     assert (found and found.step_s) == expected
     assert own.asked == [(config(pp=2), one) for one in questions]
 
 
 def test_code_is_written_for_the_configuration_or_what_it_was_made_of() -> None:
     own = search((config(tp=2), 4.0, 0.0))
-    written(own, [refined(2.0, config=None, origin=config(cp=2)), refined(3.0)])
-    written(own, [refined(2.0, config=config(ep=2), origin=config(cp=2))])
+    Bench(own).written([refined(2.0, config=None, origin=config(cp=2)), refined(3.0)])
+    Bench(own).written([refined(2.0, config=config(ep=2), origin=config(cp=2))])
     assert own.asked == [(config(cp=2), 2.0), (config(ep=2), 2.0)]
 
 
@@ -227,38 +234,44 @@ class Makers:
     uneven_of: list[Any] = field(default_factory=list)
     custom_of: list[Any] = field(default_factory=list)
 
-    def improve(self, setting: Any, chosen: Any, global_batch: int, prices: Any, **how: Any) -> list[Candidate]:
-        self.improved_of.append((chosen, global_batch, how["limit"], how["mixing"]))
-        return list(self.refined)
-
-    def sharpen(self, setting: Any, plan: Any, fold: Any, global_batch: int, prices: Any, **how: Any) -> list[Any]:
-        self.sharpened_of.append((plan.name, fold, how["free_ends"], how["free_copies"]))
-        step_s = self.sharper.get(plan.name)
-        if step_s is None:
-            return [SimpleNamespace(decisions=plan, prediction=price(9.0), changed=())]
-        return [SimpleNamespace(decisions=replace(plan, name="sharp"), prediction=price(step_s), changed=("b",))]
-
-    def unequal(self, setting: Any, configs: Iterable[Config], global_batch: int, prices: Any, **how: Any) -> Any:
-        self.uneven_of.append((list(configs), how["below_s"], how["grants"](config())))
-        return self.uneven
-
-    def customise(self, setting: Any, plans: Any, global_batch: int, prices: Any, **how: Any) -> Any:
-        own = [one.decisions.name or one.step_s for one in plans], how["asked"], how["layers"]
-        self.custom_of.append(own)
-        assert self.made is None or how["writes"](self.made)
-        return self.made, self.notes
+    def improve(self, plans: Any, steps: Any, bench: Bench) -> list[Candidate]:
+        """What fits is told; all else is done."""
+        if steps is FITTING:
+            self.improved_of.append([one.config for one in plans])
+            plans, steps = self.refined, FITTING[2:]
+        return order.improved(plans, steps, bench)
 
 
 @pytest.fixture
 def makers(monkeypatch: pytest.MonkeyPatch) -> Makers:
     own = Makers()
+
+    def chosen(self: Operators, start: Candidate, bench: Bench, *, free_ends: bool, free_copies: bool) -> Candidate:
+        plan: Any = start.decisions
+        own.sharpened_of.append((plan.name, bench.fold(start), free_ends, free_copies))
+        step_s = own.sharper.get(plan.name)
+        if step_s is None:
+            return start
+        return replace(start, decisions=replace(plan, name="sharp"), prediction=price(step_s), changed=("b",))
+
+    def unequal(self: Uneven, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
+        own.uneven_of.append(plan.step_s)
+        return iter([own.uneven] if own.uneven else [])
+
+    def customise(self: OwnSchedule, plan: Any, bench: Bench) -> Iterator[Candidate]:
+        names: list[Any] = [one.decisions.name or one.step_s for one in self.among]  # type: ignore[attr-defined]
+        own.custom_of.append((names, bench.asked.constraints.made_only, not bench.layers_asked))
+        bench.notes.extend(own.notes)
+        assert own.made is None or bench.writes(own.made)
+        return iter([own.made] if own.made else [])
+
     monkeypatch.setattr(finalists, "improved", own.improve)
-    monkeypatch.setattr(finalists, "sharpened", own.sharpen)
-    monkeypatch.setattr(finalists, "unevenly", own.unequal)
-    monkeypatch.setattr(finalists, "customised", own.customise)
-    monkeypatch.setattr(finalists, "contexts", lambda plan, fold: own.contexts)
-    monkeypatch.setattr(finalists, "counts_of", lambda plan, fold: (2, 2))
-    monkeypatch.setattr(finalists, "idle_ranks", lambda plan, cluster: (7,))
+    monkeypatch.setattr(Operators, "chosen", chosen)
+    monkeypatch.setattr(Uneven, "neighbours", unequal)
+    monkeypatch.setattr(OwnSchedule, "neighbours", customise)
+    monkeypatch.setattr(operators, "contexts", lambda plan, fold: own.contexts)
+    monkeypatch.setattr("meshwright.planner.refine.improvement.counts_of", lambda plan, fold: (2, 2))
+    monkeypatch.setattr("meshwright.planner.refine.improvement.idle_ranks", lambda plan, cluster: (7,))
     return own
 
 
@@ -271,7 +284,7 @@ def test_refined_plans_are_sharpened_from_the_best_on(makers: Makers) -> None:
     found, notes = finished(search(ANSWER), asked(), never)
     assert found == makers.refined[1]
     assert notes == ()
-    assert makers.improved_of == [([config(tp=2)], 64, 400, True)]
+    assert makers.improved_of == [[config(tp=2)]]
     assert makers.sharpened_of == [("1.0", config(pp=2), True, True)]
     assert makers.custom_of == []
     makers.sharper = {"3.0": 0.5}
@@ -280,21 +293,6 @@ def test_refined_plans_are_sharpened_from_the_best_on(makers: Makers) -> None:
     assert found is not None
     assert (found.step_s, found.changed, found.decisions.name) == (0.5, ("b",), "sharp")  # type: ignore[attr-defined]
     assert [name for name, *_ in makers.sharpened_of[2:]] == ["1.0", "2.0", "3.0"]
-
-
-@pytest.mark.parametrize(
-    ("only", "unlike", "limit", "mixing"),
-    [
-        ({}, True, 60, True),
-        ({"tp": (2,)}, True, 60, False),
-        ({"pp": (2,)}, False, 400, False),
-        ({"dp": (2,)}, False, 400, False),
-    ],
-)
-def test_how_far_refining_goes(makers: Makers, only: Any, unlike: bool, limit: int, mixing: bool) -> None:
-    """Few prices on unlike devices; meshes are not mixed where degrees are asked for."""
-    finished(search(ANSWER, unlike=unlike), asked(**only), never)
-    assert [one[2:] for one in makers.improved_of] == [(limit, mixing)]
 
 
 @pytest.mark.parametrize("name", ["split", "stage_blocks"])
@@ -454,19 +452,15 @@ def test_nothing_stored_in_shards_is_tried_where_that_is_much_to_tell(
 # Unequal shares, and stages without layers ---------------------------------------------------------------------------
 
 
-def test_unequal_shares_are_tried_of_the_quickest(makers: Makers) -> None:
-    """Below what refining found that fits; what comes out has no origin, and is not sharpened."""
-    rows = [(config(mbs=n), 10.0 - n / 8, 0.0) for n in range(1, 31)]
+def test_unequal_shares_are_tried_beside_the_best(makers: Makers) -> None:
+    """What comes out has no origin, and is not sharpened."""
     decisions: Any = Plan((Staged((0,)), Staged((1,))), "uneven")
-    uneven = Candidate(decisions, price(0.5), config=config(dp=2))
-    makers.refined, makers.uneven = [refined(2.0), refined(1.0, 1.0)], uneven
-    found, _ = finished(search(*rows), asked(), never)
-    assert makers.uneven_of == [([config(mbs=n) for n in range(30, 6, -1)], 2.0, True)]
-    assert found == Candidate(uneven.decisions, uneven.prediction, (2, 2), (7,), config=config(dp=2))
+    makers.uneven = Candidate(decisions, price(0.5), config=config(dp=2))
+    makers.refined = [refined(2.0), refined(1.0, 1.0)]
+    found, _ = finished(search(ANSWER), asked(), never)
+    assert makers.uneven_of == [2.0]
+    assert found == makers.uneven
     assert makers.sharpened_of == []
-    makers.refined = []
-    finished(search(*rows), asked(), never)
-    assert makers.uneven_of[1][1] == inf
 
 
 def test_where_a_stage_has_no_layers_all_else_of_the_kind_is_tried_so(makers: Makers) -> None:

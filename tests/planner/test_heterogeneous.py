@@ -19,9 +19,10 @@ from meshwright.ir.target.workload import Workload
 from meshwright.ir.verify.meaning import verify_meaning
 from meshwright.ir.verify.programs import verify_program
 from meshwright.planner.refine import heterogeneous
+from meshwright.planner.refine.candidate import counts_of
+from meshwright.planner.refine.fitted import Mixed
 from meshwright.planner.refine.heterogeneous import Part, Way, _inside, mixes, neighbours, over_parts
-from meshwright.planner.refine.refine import improved, mixed
-from meshwright.planner.refine.stages import counts_of
+from meshwright.planner.refine.order import FITTING, improved
 from tests.llama_block import model
 from tests.planner.refining import LLAMA, Case, example, hosts
 
@@ -99,7 +100,7 @@ def test_three_generations_of_gpus_get_stages_of_their_own() -> None:
     case = Case(LLAMA, example("three_generations"), fp16=True)
     config = case.config("tp=4,pp=4,mbs=2")
     equal = case.setting.predict(config, case.batch).step_time_s
-    found = improved(case.setting, [config], case.batch, case.prices, limit=60)
+    found = improved([case.start(config)], FITTING[:2], case.bench())
     assert found == sorted(found, key=lambda one: one.worth)
     assert {one.config is None for one in found} == {False, True}
     best = next(one for one in found if one.config is None)
@@ -108,7 +109,7 @@ def test_three_generations_of_gpus_get_stages_of_their_own() -> None:
     assert equal >= 1.3 * found[0].prediction.step_time_s
     assert all(len({case.cluster.device(rank).name for rank in ranks}) == 1 for ranks in best.decisions.groups)
     assert sum(best.counts) == 32
-    assert mixed(case.setting, Case(LLAMA, hosts(2)).config("tp=4"), case.batch, Case(LLAMA, hosts(2)).prices) == []
+    assert not Mixed().accepts(found[0], Case(LLAMA, hosts(2)).bench())
 
 
 def test_groups_with_fewer_ranks_than_experts_are_apart_on_are_left_out() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from meshwright.planner.refine.candidate import idle_ranks
 from meshwright.planner.refine.placement.idle import subsets
-from meshwright.planner.refine.placement.placement import idle_ranks
-from meshwright.planner.refine.refine import refined
 from tests.planner.refining import LLAMA, Case, example, hosts
 
 
@@ -28,13 +27,13 @@ def test_seven_gpus_on_three_unlike_hosts_have_a_plan() -> None:
     """All seven in a pipeline, and six with one left idle and named; both fit."""
     case = Case(LLAMA, example("seven_gpus"), batch=12)
     config = case.config("pp=7,split=spread")
-    seven = refined(case.setting, config, case.batch, case.prices)[0]
+    seven = case.refined(config)[0]
     assert seven.config is not None
     assert case.setting.decisions(seven.config, case.batch).stages[3].last == seven.decisions.stages[3].last
     assert seven.prediction.fits
     assert seven.idle == ()
     assert sum(seven.counts) == 32
-    six = refined(case.setting, case.config("tp=2,pp=3,split=spread", ranks=6), case.batch, case.prices)[0]
+    six = case.refined(case.config("tp=2,pp=3,split=spread", ranks=6))[0]
     assert six.prediction.fits
     assert six.idle == idle_ranks(six.decisions, case.cluster) == (6,)
     assert sorted(rank for group in six.decisions.groups for rank in group) == [0, 1, 2, 3, 4, 5]

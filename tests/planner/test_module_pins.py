@@ -47,7 +47,7 @@ from meshwright.planner.question.module_pins import (
     read_module_pin,
     resolved,
 )
-from meshwright.planner.refine.operators import sharpened
+from meshwright.planner.refine.operators.operators import Operators
 from tests.build import Builder
 from tests.planner.block.settings import terms
 from tests.planner.block.test_build import small
@@ -218,9 +218,10 @@ def test_a_fixed_sharding_is_in_the_plan_and_exact(toy: Case, word: str, degrees
     case = pinned(toy, f"fix blocks.*.feed_forward:sharding={word}")
     fold, plan = case.plan(degrees)
     wanted, other = FACTORS[word]
-    found = sharpened(case.setting, plan, fold, case.batch, case.prices)
-    assert found[0].worth <= found[-1].worth
-    for decisions in (plan, found[0].decisions):
+    start = case.given(fold, plan)
+    found = Operators().chosen(start, case.bench())
+    assert found.worth <= start.worth
+    for decisions in (plan, found.decisions):
         cuts = linears(decisions, fold, "Block", "feed_forward")
         assert all(wanted in own and other not in own for own in cuts)
         assert step_differences(fold, decisions) == []
@@ -229,7 +230,7 @@ def test_a_fixed_sharding_is_in_the_plan_and_exact(toy: Case, word: str, degrees
 def test_replicated_weights_are_whole(toy: Case) -> None:
     case = pinned(toy, "fix blocks.*.feed_forward:sharding=replicate")
     fold, plan = case.plan("tp=2,dp=2,zero=1")
-    best = sharpened(case.setting, plan, fold, case.batch, case.prices)[0].decisions
+    best = Operators().chosen(case.given(fold, plan), case.bench()).decisions
     for decisions in (plan, best):
         assert all(cuts.isdisjoint({"n", "k"}) for cuts in linears(decisions, fold, "Block", "feed_forward"))
         assert step_differences(fold, decisions) == []
@@ -247,7 +248,7 @@ def test_replicated_weights_are_whole(toy: Case) -> None:
 def test_all_kinds_of_pins_are_held_and_exact(toy: Case, words: tuple[str, ...]) -> None:
     case = pinned(toy, *words)
     fold, plan = case.plan("tp=2,dp=2,zero=1")
-    best = sharpened(case.setting, plan, fold, case.batch, case.prices)[0].decisions
+    best = Operators().chosen(case.given(fold, plan), case.bench()).decisions
     for decisions in (plan, best):
         check_held(decisions, fold, case.setting.modules)
     assert step_differences(fold, best) == []
@@ -272,7 +273,7 @@ def test_experts(experts: Case) -> None:
     for word, cut in (("expert", True), ("replicate", False)):
         case = pinned(experts, f"fix blocks.*.feed_forward:sharding={word}")
         fold, plan = case.plan("tp=2,dp=2,ep=2,zero=1")
-        made = sharpened(case.setting, plan, fold, case.batch, case.prices)[0].decisions if cut else plan
+        made = Operators().chosen(case.given(fold, plan), case.bench()).decisions if cut else plan
         check_held(made, fold, case.setting.modules)
         assert step_differences(fold, made) == []
         text = [

@@ -23,10 +23,10 @@ from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.target.capabilities import ANY
 from meshwright.ir.target.workload import Workload
 from meshwright.planner.answer.solve import solve
-from meshwright.planner.refine import operators
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.heterogeneous import Part, over_parts
-from meshwright.planner.refine.operators import LEAST_GAIN, Blocks, _Work, sharpened
+from meshwright.planner.refine.operators import operators
+from meshwright.planner.refine.operators.operators import LEAST_GAIN, Blocks, Operators, _Work
 from tests.planner.refining import LLAMA, Case, hosts
 from tests.planner.solved import question
 from tests.planner.told import price
@@ -59,8 +59,9 @@ def toy_case(folder: Path, text: str) -> Case:
 
 
 def answers(case: Case, pins: str, blocks: Blocks | None = None) -> list[Candidate]:
-    fold, plan = case.plan(pins)
-    return sharpened(case.setting, plan, fold, case.batch, case.prices, blocks=blocks)
+    start = case.given(*case.plan(pins))
+    best = Operators(blocks=blocks).chosen(start, case.bench())
+    return [best, start] if best.changed else [start]
 
 
 def shown(found: list[Candidate]) -> list[tuple[object, ...]]:
@@ -133,7 +134,7 @@ def test_storage_and_recomputation_are_kept(toy: Case, zero: int) -> None:
 def test_what_a_target_refuses_is_not_chosen(toy: Case, target: str) -> None:
     own = replace(toy.setting, target=TARGETS[target], bodies={})
     fold, plan = toy.plan("tp=2,dp=2,zero=1,zigzag=off")
-    best = sharpened(own, plan, fold, toy.batch, toy.prices)[0]
+    best = Operators().chosen(toy.given(fold, plan), toy.bench(setting=own))
     assert list(TARGETS[target].refusals(best.decisions, fold)) == []
 
 
@@ -148,13 +149,13 @@ def test_a_change_that_is_refused_is_left_out(toy: Case) -> None:
 
     target = Stubborn(**{field.name: getattr(ANY, field.name) for field in fields(ANY)})
     assert answers(toy, "tp=2,dp=2,zero=1")[0].changed
-    found = sharpened(replace(toy.setting, target=target), plan, fold, toy.batch, toy.prices)
-    assert [one.changed for one in found] == [()]
+    own = toy.bench(setting=replace(toy.setting, target=target))
+    assert Operators().chosen(toy.given(fold, plan), own).changed == ()
 
 
 def test_late_is_the_plan_that_came_in(toy: Case) -> None:
     fold, plan = toy.plan("tp=2,dp=2,zero=1")
-    assert [one.changed for one in sharpened(toy.setting, plan, fold, toy.batch, toy.prices, limit_s=0.0)] == [()]
+    assert Operators(limit_s=0.0).chosen(toy.given(fold, plan), toy.bench()).changed == ()
 
 
 def test_the_embedding_of_a_small_batch() -> None:
@@ -186,8 +187,8 @@ def test_free_ends_find_sequence_parallelism() -> None:
     """From a plan whose blocks hand copies on; unless the ends are pinned."""
     case = Case(LLAMA, read_cluster("8x8xH100"), seq=8192, batch=16)
     fold, plan = case.plan("tp=4,dp=16,zero=1,mbs=1,sp=off")
-    given = case.setting, plan, fold, case.batch, case.prices
-    free, pinned = (sharpened(*given, free_ends=free_ends)[0] for free_ends in (True, False))
+    given = case.given(fold, plan), case.bench()
+    free, pinned = (Operators().chosen(*given, free_ends=free_ends) for free_ends in (True, False))
     cuts = {str(dict(one.decisions.plan["embed"].states)["embedding"]) for one in (free, pinned)}
     assert cuts == {"[dp, tp, -]", "[dp, -, -]"}
     assert free.step_s < 0.98 * pinned.step_s
@@ -203,7 +204,7 @@ def test_bodies_without_operators_hand_on_what_they_are_given() -> None:
     case = Case(f"{SMALL}:four_lines", read_cluster("1x2xA100"), seq=512, batch=4)
     fold, plan = case.plan("dp=2,mbs=2")
     assert any(not body.graph.ops for body in fold.bodies)
-    best = sharpened(case.setting, plan, fold, case.batch, case.prices)[0]
+    best = Operators().chosen(case.given(fold, plan), case.bench())
     assert best.prediction.step_time_s <= case.price(fold, plan).step_time_s
     assert step_differences(fold, best.decisions) == []
 
@@ -214,7 +215,7 @@ def test_a_stage_of_one_rank_has_nothing_to_choose() -> None:
     fold = case.setting.folds.at(4)
     held = [Part((0, 1), Degrees(dp=2)), Part((2,), Degrees())]
     plan = case.setting.allowed(over_parts(fold, held, (3, 1), Schedule("1f1b", 1), "any"), fold)
-    best = sharpened(case.setting, plan, fold, case.batch, case.prices)[0]
+    best = Operators().chosen(case.given(fold, plan), case.bench())
     assert best.prediction.step_time_s <= case.price(fold, plan).step_time_s
 
 
@@ -330,9 +331,10 @@ def test_room_for_a_body_where_there_is_least() -> None:
     work: Any = object.__new__(_Work)
     here, there, full, idle = (0, 1), (2, 3), (4, 5), (6, 7)
     stages = [SimpleNamespace(ranks=ranks) for ranks in (here, there, here, full, idle)]
-    work.decisions = SimpleNamespace(
+    decisions = SimpleNamespace(
         stages=stages, groups=(here, there, full, idle), schedule=SimpleNamespace(microbatches=3)
     )
+    work.start = SimpleNamespace(decisions=decisions)
     work.calls = [Counter(a=3), Counter(a=1, b=2), Counter(a=1), Counter(b=1), Counter(c=1)]
     lacks = (-60.0, -12.0, -60.0, 5.0, -1.0)
     best = Candidate(work.decisions, price(1.0, *lacks, stages_s=((1.0, 1.0),) * 5), changed=())
@@ -444,7 +446,7 @@ def test_with_free_ends_all_bodies_follow_the_first(monkeypatch: pytest.MonkeyPa
     for found, told, data, step_s, asked, fixed in cases:
         work: Any = Freed(told)
         work.found, work.fixed, work.fold = found, [], None
-        work.decisions = SimpleNamespace(stages=[SimpleNamespace(mesh="one")] * 2)
+        work.start = SimpleNamespace(decisions=SimpleNamespace(stages=[SimpleNamespace(mesh="one")] * 2))
         work.kept = {
             "block": body("block", {"x", "ids"}, {"x", "y"}, "x", "ids", "y"),
             "head": body("head", {"h", "t"}, {"h"}, "h", "t"),

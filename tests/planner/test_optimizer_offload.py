@@ -15,11 +15,17 @@ from meshwright.planner.cli.views.plan import in_words
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import offload
-from meshwright.planner.refine.offload import improve, may
+from meshwright.planner.refine.offload import OptimizerOffload
+from meshwright.planner.refine.order import widened
 from meshwright.planner.space.declared import Storage
 from tests.planner.told import config
 
 FULL = Case(model="llama-3.1-8b", cluster="1x1xH100", batch=16, seq=2048)
+OFFLOAD = OptimizerOffload()
+
+
+def improve(search: Any, stop: Any) -> None:
+    widened(search, stop, (OFFLOAD,))
 
 
 def never() -> bool:
@@ -54,15 +60,15 @@ def test_the_answer_stays_where_there_is_room() -> None:
 )
 def test_what_is_asked_of_offload_is_kept(constraints: Constraints) -> None:
     search = opened(FULL, constraints).search()
-    assert not may(search)
+    assert not OFFLOAD.accepts(search)
 
 
 def test_only_targets_that_can_have_it_get_it() -> None:
-    assert may(opened(FULL).search())
-    assert may(opened(replace(FULL, target="torch-cuda")).search())
+    assert OFFLOAD.accepts(opened(FULL).search())
+    assert OFFLOAD.accepts(opened(replace(FULL, target="torch-cuda")).search())
     own = opened(replace(FULL, target="torch-cuda"))
     cannot = replace(own, space=replace(own.space, target=replace(own.space.target, offload=())))
-    assert not may(cannot.search())
+    assert not OFFLOAD.accepts(cannot.search())
 
 
 # In numbers ----------------------------------------------------------------------------------------------------------
@@ -197,7 +203,7 @@ def test_nothing_is_tried_without_a_state_or_a_host(monkeypatch: pytest.MonkeyPa
     states = own.setting.workload
     for master, moments, expected in ((4.0, 0.0, True), (0.0, 8.0, True), (0.0, 0.0, False)):
         states.states.master, states.moments = master, moments
-        assert may(own) == expected
+        assert OFFLOAD.accepts(own) == expected
     improve(own, never)
     states.moments = 8.0
 

@@ -4,6 +4,7 @@ gain is priced; asked for, forbidden, and left untried."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -22,12 +23,12 @@ from meshwright.planner.answer import finalists
 from meshwright.planner.answer.report import plan_of
 from meshwright.planner.answer.solve import Solved, Stop, solve
 from meshwright.planner.plan.file import plan_text, read_plan
+from meshwright.planner.question.constraints import Asked, Constraints
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import schedule as module
-from meshwright.planner.refine.candidate import Candidate, Custom
-from meshwright.planner.refine.refine import mixed
-from meshwright.planner.refine.schedule import customised, job_of
-from meshwright.planner.refine.stages import counts_of
+from meshwright.planner.refine.candidate import Candidate, Custom, counts_of
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.schedule import OwnSchedule, job_of
 from meshwright.planner.scheduling import Budget, Job, Lists, all_fit, in_halves, ordered, schedule
 from meshwright.planner.search.search import Search
 from tests.llama_block import model
@@ -144,10 +145,10 @@ def made(
     config = case.config(pins)
     fold, plan = case.plan(pins)
     before = Candidate(plan, case.price(fold, plan), counts_of(plan, fold), (), config=config, origin=config)
-    found, notes = customised(
-        case.setting, [before], case.batch, case.prices, asked=asked, layers=layers, stop=lambda: False
-    )
-    return before, found, notes
+    only: dict[str, Any] = ({"schedule": (CUSTOM,)} if asked else {}) | ({} if layers else {"split": ("even",)})
+    bench = case.bench(Asked(Constraints(only)))
+    found = next(OwnSchedule().neighbours(before, bench), None)
+    return before, found, tuple(bench.notes)
 
 
 @pytest.mark.parametrize("pins", ["pp=4,tp=1", "pp=4,tp=1,mbs=2", "pp=2,tp=1,dp=2", "pp=2,tp=1,dp=2,vp=2"])
@@ -230,9 +231,10 @@ latency_us = 5
 
 def test_stages_with_meshes_of_their_own_have_schedules_of_their_own(small: str) -> None:
     case = Case(small, read(UNLIKE), batch=8)
-    plan = mixed(case.setting, case.config("pp=2,tp=1,dp=2,mbs=1", 4), case.batch, case.prices)[0]
+    plan = case.mixed(case.config("pp=2,tp=1,dp=2,mbs=1", 4))[0]
     assert plan.config is None
-    found, _ = customised(case.setting, [plan], case.batch, case.prices, asked=False, layers=False, stop=lambda: False)
+    bench = case.bench(Asked(Constraints({"split": ("even",)})))
+    found = next(OwnSchedule().neighbours(plan, bench), None)
     assert found is not None
     assert found.origin is not None
     assert found.origin.schedule == CUSTOM
@@ -354,11 +356,11 @@ def test_pipelines_that_would_be_fast_without_waits_get_a_schedule_first(monkeyp
     """Behind what was refined come six more as the search priced them: its answer, then the least busy ones."""
     tried: list[Candidate] = []
 
-    def watched(setting: object, plans: list[Candidate], *_: object, **__: object) -> tuple[None, tuple[str, ...]]:
-        tried.extend(plans)
-        return None, ()
+    def watched(self: OwnSchedule, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
+        tried.extend(self.among)
+        return iter(())
 
-    monkeypatch.setattr(finalists, "customised", watched)
+    monkeypatch.setattr(OwnSchedule, "neighbours", watched)
     asked = (TINY, "--cluster", "1x4xA100", "--global-batch", "16", "--seq", "512", "--target", "any")
     ask, setting, wished = question(*asked, "--fix", "schedule=custom", "--forbid", "pp=1")
     searches: list[Search] = []
@@ -431,8 +433,8 @@ class Told:
         shape = SimpleNamespace(stages=self.stages, depth=len(group_of))
         return SimpleNamespace(size=self.size, shape=shape, group_of=group_of, told=self)
 
-    def promises(self, best: Candidate | None) -> bool:
-        return best is None or self.least_s <= 0.99 * best.step_s
+    def promises(self, best: Candidate) -> bool:
+        return self.least_s <= 0.99 * best.step_s
 
     def made(self, budget: Budget, *, certify: bool) -> Candidate | None:
         self.budgets.append((budget.left, certify))
@@ -449,8 +451,13 @@ def customise(
 ) -> tuple[Candidate | None, tuple[str, ...]]:
     monkeypatch.setattr(module, "_cases", lambda *_: iter(cases))
     monkeypatch.setattr(module, "group_floor_s", lambda job, group: job.told.bounds[group])
-    given: Any = None, [plan_for(10.0)] if plans is None else plans, 64, None
-    return customised(*given, **{"asked": False, "layers": False, "stop": lambda: False} | how)
+    among = tuple(plans or [plan_for(10.0)])
+    made_only = SimpleNamespace(made_only=how.get("asked", False))
+    bench: Any = SimpleNamespace(asked=SimpleNamespace(constraints=made_only), notes=[])
+    bench.layers_asked = not how.get("layers", False)
+    bench.stop, bench.writes = how.get("stop", lambda: False), how.get("writes", lambda one: True)
+    found = next(OwnSchedule(among).neighbours(among[0], bench), None)
+    return found, tuple(bench.notes)
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -484,8 +491,7 @@ def test_an_answer_as_good_as_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
         (plan_for(9.0, 3.0), [plan_for(10.0, 2.0)], False),
         (plan_for(9.0, 2.0), [plan_for(10.0, 2.0)], True),
         (plan_for(9.5), [plan_for(12.0), plan_for(9.0)], False),
-        (plan_for(11.0), [], True),
-        (None, [], False),
+        (None, [plan_for(10.0)], False),
     ):
         case = Told(plan_for(10.0), 5.0, result)
         assert customise(monkeypatch, [case], plans)[0] == (result if taken else None)
@@ -632,13 +638,12 @@ class Target:
             raise ScheduleNotExpressible(place="here", cause="no lists", fix="a name")
         return plan
 
-    def lowered(self, fold: Any, plan: Any, global_batch: int) -> Any:
-        return fold, plan, global_batch
+    def bench(self) -> Any:
+        def judged(plan: Any, fold: Any) -> Any:
+            assert fold == "fold"
+            return price(3.0)
 
-    def price(self, lowered: Any) -> Any:
-        assert lowered[0] == "fold"
-        assert lowered[2] == 64
-        return price(3.0)
+        return SimpleNamespace(setting=self, judged=judged)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -652,7 +657,7 @@ def test_a_schedule_takes_the_place_of_a_name(lacks: float, before_s: float, nam
         origin = config(pp=2, schedule="gpipe")
         plan = plan_for(10.0, lacks, decisions=before, config=origin if named else None, origin=origin)
         lists = work_lists("gpipe", one.shape).lists
-        given: Any = {"setting": Target(refuses), "prices": None, "plan": plan, "fold": "fold", "global_batch": 64}
+        given: Any = {"bench": Target(refuses).bench(), "plan": plan, "fold": "fold"}
         case = module._Case(**given, job=one, lists=lists, straggling=1.5)
         found = case.made(Budget(0), certify=False)
         if refuses:
@@ -712,7 +717,7 @@ def test_a_certificate_counts_where_it_proves_something(
     monkeypatch.setattr(module, "schedule", lambda job, starts, budget: answer)
     monkeypatch.setattr(module, "certified", certificate)
     plan = plan_for(10.0, decisions=Bare(Schedule("1f1b", microbatches)))
-    given: Any = {"setting": Target(), "prices": None, "plan": plan, "fold": "fold", "global_batch": 64}
+    given: Any = {"bench": Target().bench(), "plan": plan, "fold": "fold"}
     found = module._Case(**given, job=one, lists=lists, straggling=1.5).made(Budget(0), certify=certify)
     assert questions == ([(one, lists, 20.0)] if asked else [])
     assert found is not None

@@ -16,21 +16,23 @@ from meshwright.ir.errors import LayersIndivisible
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import partial_recompute
-from meshwright.planner.refine.partial_recompute import (
-    HOSTED,
-    RECOMPUTED,
-    Treated,
-    Way,
-    bases,
-    improve,
-    promising,
-    ways,
-)
+from meshwright.planner.refine.order import widened
+from meshwright.planner.refine.partial_recompute import OFFLOADED, RECOMPUTED, Partial, Treated, bases, promising
 from meshwright.planner.search.search import Found
 from meshwright.planner.space.declared import Storage
 from tests.planner.told import config, price
 
 TIGHT = Case(model="llama-3.1-8b", cluster="8x8xH100", batch=128, seq=8192, target="torch-cuda")
+
+
+def improve(search: Any, stop: Any) -> None:
+    widened(search, stop, (RECOMPUTED, OFFLOADED))
+
+
+def ways(search: Any) -> list[Partial]:
+    """Those that can be, if the search has an answer."""
+    search.best = search.best or 1
+    return [way for way in (RECOMPUTED, OFFLOADED) if way.accepts(search)]
 
 
 def never() -> bool:
@@ -61,12 +63,12 @@ def test_what_is_asked_of_recomputation_is_kept(constraints: Constraints) -> Non
     assert RECOMPUTED not in ways(search)
     improve(search, never)
     assert search.best is not None
-    assert search.best is answer or search.best.config.offload.startswith(HOSTED.word)
+    assert search.best is answer or search.best.config.offload.startswith(OFFLOADED.word)
 
 
 def test_only_targets_that_can_keep_activations_on_the_host() -> None:
     for target in ("any", "torch-cuda"):
-        assert ways(opened(replace(TIGHT, target=target)).search()) == [RECOMPUTED, HOSTED]
+        assert ways(opened(replace(TIGHT, target=target)).search()) == [RECOMPUTED, OFFLOADED]
     own = opened(TIGHT)
     cannot = replace(own, space=replace(own.space, target=replace(own.space.target, offload=())))
     assert ways(cannot.search()) == [RECOMPUTED]
@@ -125,7 +127,7 @@ def test_what_it_costs_to_treat_all_layers() -> None:
     """Computed again, two more seconds. To the host and back go 2 x (2 x 10 + 3 x 20) bytes, behind a third of six
     seconds forward and another one backward."""
     own = told_search()
-    again, away = Treated.of(own, config(), RECOMPUTED), Treated.of(own, config(), HOSTED)
+    again, away = Treated.of(own, config(), RECOMPUTED), Treated.of(own, config(), OFFLOADED)
     assert (again, away) == (Treated(6.0, 2.0, 0.0), Treated(6.0, 20.0, 4.0))
     assert set(own.floors.asked) == {4}
     assert [again.seconds(share) for share in (0.0, 0.25)] == [0.0, 0.5]
@@ -134,7 +136,7 @@ def test_what_it_costs_to_treat_all_layers() -> None:
 
 def test_layers_are_treated_by_a_word() -> None:
     assert RECOMPUTED.of(config(), 3) == config(recompute="full_layers:3")
-    assert HOSTED.of(config(), 2) == config(offload="activations:2")
+    assert OFFLOADED.of(config(), 2) == config(offload="activations:2")
 
 
 @pytest.mark.parametrize(
@@ -255,30 +257,30 @@ class Pricing:
         (RECOMPUTED, {}, Pricing(5), [7, 3, 5, 4]),
         (RECOMPUTED, {}, Pricing(7), [7, 3, 5, 6]),
         (RECOMPUTED, {}, Pricing(8), [7]),
-        (HOSTED, {}, Pricing(8), [8, 4, 6, 7]),
-        (HOSTED, {}, Pricing(9), [8]),
-        (HOSTED, {}, Pricing(-1), [8]),
+        (OFFLOADED, {}, Pricing(8), [8, 4, 6, 7]),
+        (OFFLOADED, {}, Pricing(9), [8]),
+        (OFFLOADED, {}, Pricing(-1), [8]),
         # Stages of three layers at most; two in each of three groups have two, one in each of eight has one.
         (RECOMPUTED, {"pp": 3}, Pricing(1), [2, 1]),
-        (HOSTED, {"pp": 3}, Pricing(1), [3, 1]),
+        (OFFLOADED, {"pp": 3}, Pricing(1), [3, 1]),
         (RECOMPUTED, {"pp": 2, "vp": 2}, Pricing(1), [1]),
         (RECOMPUTED, {"pp": 8}, Pricing(1), []),
-        (HOSTED, {"pp": 8}, Pricing(1), [1]),
+        (OFFLOADED, {"pp": 8}, Pricing(1), [1]),
         # What does not fit with four and takes as long as the answer is not tried with more.
-        (HOSTED, {}, Pricing(8, 95.0, 1.25), [8, 4]),
-        (HOSTED, {}, Pricing(8, 95.0, 1.24), [8, 4, 6]),
+        (OFFLOADED, {}, Pricing(8, 95.0, 1.25), [8, 4]),
+        (OFFLOADED, {}, Pricing(8, 95.0, 1.24), [8, 4, 6]),
     ],
 )
 def test_as_few_layers_are_sought_as_fit(
-    monkeypatch: pytest.MonkeyPatch, way: Way, shape: Any, pricing: Pricing, layers: list[int]
+    monkeypatch: pytest.MonkeyPatch, way: Partial, shape: Any, pricing: Pricing, layers: list[int]
 ) -> None:
     settled: list[int] = []
     own = told_search(price=pricing, settle=lambda: settled.append(1), space={"recompute": lambda: ["none"]})
-    monkeypatch.setattr(partial_recompute, "ways", lambda search: [way])
     monkeypatch.setattr(partial_recompute, "bases", lambda search, way: [config()])
     monkeypatch.setattr(partial_recompute, "promising", lambda search, base, way: [(1.0, config(**shape))])
+    monkeypatch.setattr(Partial, "accepts", lambda self, search: True)
     pricing.asked.clear()
-    improve(own, never)
+    widened(own, never, (way,))
     assert pricing.asked == [f"{way.word}:{count}" for count in layers]
     assert settled == [1]
 
@@ -298,7 +300,7 @@ def test_the_quickest_of_those_that_differ_in_schedule_are_tried(monkeypatch: py
         ],
         config(mbs=2): [(20.0 - n, config(mbs=2, pp=n)) for n in range(2, 10)],
     }
-    monkeypatch.setattr(partial_recompute, "ways", lambda search: [HOSTED])
+    monkeypatch.setattr(partial_recompute, "may_wait", lambda search, kind: True)
     monkeypatch.setattr(partial_recompute, "bases", lambda search, way: list(rows))
     monkeypatch.setattr(partial_recompute, "promising", lambda search, base, way: rows[base])
     improve(own, never)
@@ -317,17 +319,17 @@ def test_the_quickest_of_those_that_differ_in_schedule_are_tried(monkeypatch: py
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, [RECOMPUTED, HOSTED]),
-        ({"again": ["none"]}, [HOSTED]),
-        ({"constraints": Constraints({"recompute": ("none", "full")})}, [HOSTED]),
-        ({"constraints": Constraints({}, {"recompute": ("full",)})}, [HOSTED]),
+        ({}, [RECOMPUTED, OFFLOADED]),
+        ({"again": ["none"]}, [OFFLOADED]),
+        ({"constraints": Constraints({"recompute": ("none", "full")})}, [OFFLOADED]),
+        ({"constraints": Constraints({}, {"recompute": ("full",)})}, [OFFLOADED]),
         ({"constraints": Constraints({"offload": ("none",)})}, [RECOMPUTED]),
         ({"constraints": Constraints({}, {"offload": ("optimizer",)})}, [RECOMPUTED]),
         ({"offload": ("optimizer",)}, [RECOMPUTED]),
         ({"kind": LOOPBACK}, [RECOMPUTED]),
     ],
 )
-def test_how_layers_may_be_treated(changes: Any, expected: list[Way]) -> None:
+def test_how_layers_may_be_treated(changes: Any, expected: list[Partial]) -> None:
     """As the target can and nobody asks otherwise; the host's memory must be another one than every device's."""
     own = told_search()
     own.space.recompute = lambda: changes.get("again", ["none", "full"])

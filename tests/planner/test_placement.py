@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -21,14 +22,23 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import RanksMissing
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.planner.refine.placement.placement import assignment_of, idle_ranks, on_ranks, placed, placements
+from meshwright.planner.refine.candidate import Candidate, idle_ranks
+from meshwright.planner.refine.placement.placement import Placement, assignment_of, on_ranks
 from meshwright.planner.refine.placement.symmetry import Seats
-from meshwright.planner.refine.refine import refined
 from tests.planner import told
 from tests.planner.refining import CLUSTERS, LLAMA, Case, example, hosts
 
 BY_HOST = [50, 100, 200, 400, 800]
 """Gb/s between hosts."""
+
+
+def placements(plan: Any, cluster: Cluster, judge: Any, limit: int = 400, subsets: Any = ()) -> list[Candidate]:
+    bench: Any = SimpleNamespace(cluster=cluster, fold=lambda plan: None, judged=lambda plan, fold: judge(plan))
+    return list(Placement(tuple(map(tuple, subsets)), limit).neighbours(Candidate(plan, judge(plan)), bench))
+
+
+def placed(*given: Any, **how: Any) -> Candidate:
+    return placements(*given, **how)[0]
 
 
 def matrix(count: int, draw: random.Random) -> list[list[float]]:
@@ -208,7 +218,7 @@ def test_nothing_but_the_pipeline_crosses_a_slow_link_between_pools() -> None:
         config = case.config(pins)
         fold, plan = case.plan(pins)
         naive = case.price(fold, interleaved(plan)).step_time_s
-        found = refined(case.setting, config, case.batch, case.prices, limit=100)[0]
+        found = case.refined(config, limit=100)[0]
         steps[pins] = naive, found
     naive, best = min(steps.values(), key=lambda pair: pair[1].worth)
     assert naive >= 1.5 * best.prediction.step_time_s
@@ -226,9 +236,7 @@ def test_the_plan_moves_when_the_links_change() -> None:
             .replace("gbps = 25\n", f"gbps = {rate}\n")
         )
         case = Case(LLAMA, read(text), batch=256)
-        found = {
-            pins: refined(case.setting, case.config(pins), case.batch, case.prices, limit=60)[0] for pins in SLOW_LINK
-        }
+        found = {pins: case.refined(case.config(pins), limit=60)[0] for pins in SLOW_LINK}
         best.append(min(found, key=lambda pins: found[pins].worth))
     slow, fast = best
     assert "pp=1" not in slow
@@ -241,7 +249,7 @@ def test_a_bad_pair_of_hosts_carries_the_least(pins: str) -> None:
     config = case.config(pins)
     fold = case.setting.fold(config)
     before = case.setting.predict(config, case.batch)
-    found = refined(case.setting, config, case.batch, case.prices)[0]
+    found = case.refined(config)[0]
     loads = between_hosts(case.lowered(fold, found.decisions), case.prices)
     assert found.prediction.step_time_s < before.step_time_s
     assert loads

@@ -20,7 +20,6 @@ from meshwright.ir.schedules import CUSTOM
 from meshwright.ir.target.capabilities import ANY
 from meshwright.ir.target.workload import Workload
 from meshwright.planner.answer import solve as module
-from meshwright.planner.answer.finalists import UNLIKE_PRICED
 from meshwright.planner.answer.solve import Solved, Stop, parts, solve
 from meshwright.planner.question import pricing
 from meshwright.planner.question.constraints import Asked, Constraints
@@ -29,6 +28,7 @@ from meshwright.planner.question.pins import Config, Pins
 from meshwright.planner.question.pricing import LEAST_BATCH
 from meshwright.planner.question.pricing import Setting as RealSetting
 from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.fitted import HETEROGENEOUS_PRICED
 from meshwright.planner.search.least_memory import LeastMemory
 from meshwright.planner.search.pinned import PinnedSearch
 from meshwright.planner.search.search import MOST_PRICED, Found, Search
@@ -117,8 +117,7 @@ def answered(
     monkeypatch.setattr(module, "_first", lambda setting, asked, space: ["first"])
     monkeypatch.setattr(module, "baselines", lambda space: "baselines")
     monkeypatch.setattr(module, "resolved", resolved)
-    monkeypatch.setattr(module.partial_recompute, "improve", lambda search, stop: search.improved.append("partial"))
-    monkeypatch.setattr(module.offload, "improve", lambda search, stop: search.improved.append("hosted"))
+    monkeypatch.setattr(module, "widened", lambda search, stop: search.improved.append("widened"))
     ends = finals or {}
     monkeypatch.setattr(module, "finished", lambda search, asked, stop, **_: ends.get(search.best_s, (None, ())))
     given: Any = Ask(read(text)), setting or Setting(), asked or Asked(), stop, told
@@ -166,7 +165,7 @@ def test_the_answer_of_a_search_or_what_became_of_it(monkeypatch: pytest.MonkeyP
     assert solved.decisions == (config(mbs=3), 64)
     assert (solved.proved, solved.gap) == (8.0, pytest.approx(0.2))
     assert heard == [told] * 3
-    assert told.improved == ["partial", "hosted"]
+    assert told.improved == ["widened"]
     for configs in ({"config": config(tp=2), "origin": config(tp=4)}, {"origin": config(tp=2)}):
         better = refined(6.0, **configs)
         solved = answered(monkeypatch, FOUR, [told], {10.0: (better, ())})
@@ -252,7 +251,7 @@ def test_the_least_cost_on_any_number_of_hosts(
     assert [one.ceiling_s for one in searches] == ceilings
     last = searches[(4, 2, 1).index(hosts)]
     assert solved.search is last  # type: ignore[comparison-overlap]
-    assert [one.improved for one in searches] == [["partial", "hosted"] if one is last else [] for one in searches]
+    assert [one.improved for one in searches] == [["widened"] if one is last else [] for one in searches]
     if last.best_s:
         assert solved.best is not None
         assert solved.score(solved.best) == hosts * last.best_s / 2
@@ -317,7 +316,7 @@ def test_a_search_knows_its_wishes_its_kind_and_how_much_it_may_price(monkeypatc
     def kind(setting: object, prices: object, space: object, most: int) -> Any:
         return SimpleNamespace(setting=setting, prices=prices, space=space, most=most)
 
-    for text, most in ((FOUR, MOST_PRICED), (POOLS, UNLIKE_PRICED)):
+    for text, most in ((FOUR, MOST_PRICED), (POOLS, HETEROGENEOUS_PRICED)):
         cluster = read(text)
         ask: Any = SimpleNamespace(cluster=cluster, model="m")
         setting: Any = SimpleNamespace(price=pricing.price_of(cluster))

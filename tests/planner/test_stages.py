@@ -20,9 +20,10 @@ from meshwright.ir.decisions.decisions import Decisions, Schedule
 from meshwright.ir.errors import LayersIndivisible, PartialAcross
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees
-from meshwright.planner.refine.candidate import Candidate, Counts
+from meshwright.planner.refine.candidate import Candidate, Counts, counts_of
 from meshwright.planner.refine.heterogeneous import Part, over_parts
-from meshwright.planner.refine.stages import Cell, Cells, best_cuts, counts_of, recut, shared_out
+from meshwright.planner.refine.improvement import climb
+from meshwright.planner.refine.stages import Cell, Cells, Layers, best_cuts, recut
 from tests.planner import told
 from tests.planner.refining import LLAMA, TINY, Case, hosts
 
@@ -62,9 +63,18 @@ def cells(case: Case, fold: Fold, plan: Decisions) -> Cells:
 
 
 def shared(case: Case, fold: Fold, plan: Decisions, limit: int = 60) -> Candidate:
-    return shared_out(
-        plan, fold, lambda one: case.lowered(fold, one), lambda one: case.price(fold, one), case.prices, limit=limit
-    )
+    return shared_out(plan, fold, lambda one: case.price(fold, one), case, limit)
+
+
+def shared_out(
+    plan: Decisions, fold: Fold, judge: Any, case: Case | None = None, limit: int = 60, allowed: Any = lambda plan: plan
+) -> Candidate:
+    """Its layers shared out; what a plan is priced at is told."""
+    bench: Any = SimpleNamespace(fold=lambda plan: fold, judged=lambda plan, fold: judge(plan))
+    bench.lowered, bench.prices = lambda plan, fold: case and case.lowered(fold, plan), case and case.prices
+    bench.setting = SimpleNamespace(allowed=lambda plan, fold: allowed(plan))
+    counts = getattr(plan, "counts", None) or counts_of(plan, fold)
+    return climb(Candidate(plan, judge(plan), counts), Layers(limit), bench, moves=1)
 
 
 def all_counts(layers: int, stages: int) -> list[Counts]:
@@ -172,7 +182,7 @@ def test_cuts_that_a_sum_would_have_to_cross_are_left_alone(small: str) -> None:
             raise PartialAcross(place="here", cause="a sum crosses", fix="cut elsewhere")
         return case.price(fold, decisions)
 
-    found = shared_out(plan, fold, lambda one: case.lowered(fold, one), judge, case.prices)
+    found = shared_out(plan, fold, judge, case)
     assert found.counts == (1, 3, 3, 1)
 
 
@@ -290,7 +300,7 @@ class Judge:
 
 
 def out(judge: Judge, counts: Counts, **how: Any) -> Candidate:
-    given: Any = Numbers(counts), None, None, judge, None
+    given: Any = Numbers(counts), None, judge
     return shared_out(*given, **how)
 
 

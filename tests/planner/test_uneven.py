@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,9 @@ from meshwright.planner.cli.views.plan import in_words
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import uneven as module
 from meshwright.planner.refine.candidate import Candidate
-from meshwright.planner.refine.uneven import by_speed, sizes_of, unevenly
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.uneven import Uneven, by_speed, sizes_of
+from meshwright.planner.search.search import Found
 from tests.planner.refining import LLAMA, Case, example, hosts
 from tests.planner.told import config, price
 
@@ -114,8 +117,15 @@ def test_shards_of_sizes_of_their_own_travel_padded(small: str) -> None:
 # Search --------------------------------------------------------------------------------------------------------------
 
 
-def found_of(case: Case, pins: str) -> Candidate | None:
-    return unevenly(case.setting, [case.config(pins)], case.batch, case.prices)
+def unevenly(bench: Bench | Any, below_s: float = inf) -> Candidate | None:
+    """What becomes of what was priced, beside a plan that takes so long."""
+    plan = Candidate((), price(below_s, 0.0 if below_s < inf else 1.0))  # type: ignore[arg-type]
+    return next(Uneven().neighbours(plan, bench), None) if Uneven().accepts(plan, bench) else None
+
+
+def found_of(case: Case, pins: str, **changes: Any) -> Candidate | None:
+    config = case.config(pins)
+    return unevenly(case.bench(found={config: Found(config, price(1.0))}, **changes))
 
 
 def test_two_generations_share_a_batch_by_speed() -> None:
@@ -160,16 +170,16 @@ def test_only_unlike_devices_and_targets_that_can_have_them_get_them(small: str)
     like = Case(small, hosts(2))
     assert found_of(like, "mbs=4,zero=1") is None
     case = Case(small, pools("H100", "A100-80G"))
-    config = case.config("mbs=4,zero=1")
     lines = tuple(line for line in TORCH_CUDA.layouts if line.name != "shares")
     without = replace(TORCH_CUDA, layouts=lines)
-    assert unevenly(replace(case.setting, target=without), [config], case.batch, case.prices) is None
+    assert found_of(case, "mbs=4,zero=1", setting=replace(case.setting, target=without)) is None
     fold, plan = case.plan("mbs=4,zero=1")
     shared = batch_shares(plan, fold, (5,) * 4 + (3,) * 4)
     TORCH_CUDA.check(shared, fold)
     with pytest.raises(LayoutNotExpressible, match="layout shares"):
         without.check(shared, fold)
-    assert unevenly(case.setting, [config], case.batch, case.prices, grants=lambda one: False) is None
+    space = SimpleNamespace(global_batch=case.batch, grants=lambda one: False)
+    assert found_of(case, "mbs=4,zero=1", space=space) is None
 
 
 # In numbers ----------------------------------------------------------------------------------------------------------
@@ -193,20 +203,28 @@ def uneven(own: Config, step_s: float, lacks: float = 0.0) -> Candidate:
 
 
 def found_among(
-    monkeypatch: pytest.MonkeyPatch, cases: dict[Config, list[Told]], configs: list[Config], **how: Any
+    monkeypatch: pytest.MonkeyPatch,
+    cases: dict[Config, list[Told]],
+    configs: list[Config],
+    below_s: float = inf,
+    grants: Any = lambda one: True,
+    stop: Any = lambda: False,
 ) -> tuple[Candidate | None, list[Config]]:
     """The answer on two pools, and of which configurations cases were made, in order."""
     made: list[Config] = []
 
-    def cases_of(setting: Any, own: Config, global_batch: int, prices: Any) -> list[Told]:
-        assert global_batch == 64
+    def cases_of(own: Config, bench: Any) -> list[Told]:
         made.append(own)
         return cases.get(own, [])
 
     monkeypatch.setattr(module, "_cases", cases_of)
     setting: Any = SimpleNamespace(target=SimpleNamespace(layouts=(SimpleNamespace(name="shares"),)))
-    prices: Any = SimpleNamespace(cluster=SimpleNamespace(pools=(1, 2)))
-    return unevenly(setting, configs, 64, prices, **how), made
+    found = {own: Found(own, price(1.0 + at)) for at, own in enumerate(configs)}
+    search = SimpleNamespace(found=found, space=SimpleNamespace(grants=grants))
+    bench = SimpleNamespace(search=search, setting=setting, stop=stop, global_batch=64, fold=lambda plan: None)
+    bench.cluster = SimpleNamespace(pools=(1, 2))
+    bench.candidate = lambda decisions, prediction, fold, config: Candidate(decisions, prediction, config=config)
+    return unevenly(bench, below_s), made
 
 
 def test_of_each_kind_the_quickest_and_of_that_every_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +296,8 @@ class Given(module._Case):
         self, copies_s: tuple[float, ...], batch: int, told: dict[tuple[int, ...], Candidate] | None = None
     ) -> None:
         own: Any = SimpleNamespace(batch=batch)
-        self.copies_s, self.config, self.told = copies_s, own, told
+        bench: Any = None
+        self.copies_s, self.config, self.told, self.bench = copies_s, own, told, bench
         self.asked: list[tuple[int, ...]] = []
 
     def tried(self, sizes: tuple[int, ...]) -> Candidate | None:
@@ -350,7 +369,8 @@ def test_room_for_states_where_there_is_least(monkeypatch: pytest.MonkeyPatch) -
     case: Any = object.__new__(module._Case)
     kinds = "AABBAABB"
     cluster = SimpleNamespace(device=lambda rank: SimpleNamespace(name=kinds[rank]))
-    case.prices = SimpleNamespace(cluster=cluster, profile=SimpleNamespace(memory="memory"))
+    prices = SimpleNamespace(profile=SimpleNamespace(memory="memory"))
+    case.bench = SimpleNamespace(cluster=cluster, prices=prices)
     case.axis, case.copies_s = "dp", (1.0, 2.0)
     told: list[Any] = []
     monkeypatch.setattr(module, "held_by_peers", lambda program, *given: told)

@@ -1,7 +1,7 @@
 """Which ranks to leave idle, where a plan needs fewer than the cluster has.
 
 Seven GPUs have few divisors; a plan for six leaves one of them idle. `subsets` says which ranks to keep then: the first
-so many in several orders, each with a reason. The evaluator judges between them (`placement.placed`), and exchanges
+so many in several orders, each with a reason. The evaluator judges between them (`placement.Placement`), and exchanges
 idle ranks for others.
 """
 

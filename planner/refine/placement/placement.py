@@ -21,8 +21,8 @@ equal steps the one with less work wins. Everything is tried in a fixed order, a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, islice, permutations, product
 from math import factorial, prod
@@ -30,15 +30,12 @@ from math import factorial, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction, Worth
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import RanksMissing
 from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.improvement import Bench
 from meshwright.planner.refine.placement.symmetry import Assignment, Seats
-
-Judge = Callable[[Decisions], Prediction]
-"""Lowers and prices a plan."""
 
 MOST_PRICED = 400
 """Assignments that are priced for one plan, unless told otherwise: about a second."""
@@ -69,11 +66,6 @@ def assignment_of(decisions: Decisions) -> Assignment:
     return tuple(rank for group in decisions.groups for rank in group)
 
 
-def idle_ranks(decisions: Decisions, cluster: Cluster) -> tuple[int, ...]:
-    """The ranks of the cluster that a plan leaves without work."""
-    return tuple(sorted(set(range(cluster.ranks)).difference(assignment_of(decisions))))
-
-
 def on_ranks(decisions: Decisions, assignment: Sequence[int]) -> Decisions:
     """The plan with its places on these ranks, group by group."""
     sizes = [len(group) for group in decisions.groups]
@@ -98,42 +90,41 @@ def _one_of_equals(ranks: tuple[int, ...]) -> tuple[int, ...]:
     return ranks
 
 
-def placed(
-    decisions: Decisions,
-    cluster: Cluster,
-    judge: Judge,
-    *,
-    subsets: Iterable[Sequence[int]] = (),
-    limit: int = MOST_PRICED,
-) -> Candidate:
-    """The plan on the ranks where it is fastest, as far as `limit` prices go. `subsets` are ranks that it may be put on
-    beside those that it has; the first are taken up to the number that it needs."""
-    return placements(decisions, cluster, judge, subsets=subsets, limit=limit)[0]
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The plan on the ranks where it is fastest, as far as `limit` prices go.
 
+    - `offered` are ranks that it may be put on beside those that it has; the first are taken up to the number that it
+      needs.
+    """
 
-def placements(
-    decisions: Decisions,
-    cluster: Cluster,
-    judge: Judge,
-    *,
-    subsets: Iterable[Sequence[int]] = (),
-    limit: int = MOST_PRICED,
-) -> list[Candidate]:
-    """The same, and behind the best the best of every other way to give kinds of devices to groups: which of those is
-    fastest may change when layers are shared out by speed. Those whose groups keep to one kind come first."""
-    search = _Search(decisions, cluster, judge, limit)
-    held = [sorted(search.best), *(sorted(_first(ranks, len(search.best))) for ranks in subsets)]
-    for ranks in dict.fromkeys(map(tuple, held)):
-        for assignment in _ordered(decisions, search.seats, ranks):
-            search.consider(assignment)
-    search.exchange()
-    found = sorted(
-        (_straddling(pools), at, assignment, prediction)
-        for pools, (at, assignment, prediction) in search.ways.items()
-        if assignment != search.best
-    )
-    tried = [(search.best, search.prediction), *((assignment, prediction) for _, _, assignment, prediction in found)]
-    return [Candidate(on_ranks(decisions, assignment), prediction) for assignment, prediction in tried[:MOST_WAYS]]
+    offered: tuple[tuple[int, ...], ...] = ()
+    limit: int = MOST_PRICED
+
+    def accepts(self, plan: Candidate, bench: Bench) -> bool:
+        return bench.cluster.ranks > 1
+
+    def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
+        """The best placement, and behind it the best of every other way to give kinds of devices to groups: which of
+        those is fastest may change when layers are shared out by speed. Those whose groups keep to one kind come
+        first."""
+        search = _Search(plan, bench, self.limit)
+        held = [sorted(search.best), *(sorted(_first(ranks, len(search.best))) for ranks in self.offered)]
+        for ranks in dict.fromkeys(map(tuple, held)):
+            for assignment in _ordered(plan.decisions, search.seats, ranks):
+                search.consider(assignment)
+        search.exchange()
+        others = sorted(
+            (_straddling(pools), at, assignment, prediction)
+            for pools, (at, assignment, prediction) in search.ways.items()
+            if assignment != search.best
+        )
+        found = [
+            (search.best, search.prediction),
+            *((assignment, prediction) for _, _, assignment, prediction in others),
+        ]
+        for assignment, prediction in found[:MOST_WAYS]:
+            yield replace(plan, decisions=on_ranks(plan.decisions, assignment), prediction=prediction)
 
 
 def _straddling(way: _Way) -> int:
@@ -151,15 +142,14 @@ def _first(ranks: Sequence[int], needed: int) -> Sequence[int]:
 class _Search:
     """What was tried, and the best of it."""
 
-    def __init__(self, decisions: Decisions, cluster: Cluster, judge: Judge, limit: int) -> None:
-        self.decisions, self.judge, self.limit = decisions, judge, limit
-        self.seats = Seats(cluster)
-        self.matrix = cluster.matrix
-        self.best = assignment_of(decisions)
-        self.prediction = judge(decisions)
-        self.worth = self.prediction.worth
+    def __init__(self, plan: Candidate, bench: Bench, limit: int) -> None:
+        self.decisions, self.bench, self.limit = plan.decisions, bench, limit
+        self.fold = bench.fold(plan)
+        self.seats = Seats(bench.cluster)
+        self.matrix = bench.cluster.matrix
+        self.prediction, self.worth = plan.prediction, plan.worth
         self.priced = 1
-        self.best = self.seats.canonical(self.best)
+        self.best = self.seats.canonical(assignment_of(plan.decisions))
         self.seen = {self.best: self.worth}
         self.ways: dict[_Way, tuple[Worth, Assignment, Prediction]] = {}
         """The best assignment of every way to give kinds of devices to groups."""
@@ -173,7 +163,7 @@ class _Search:
         if self.priced >= self.limit:
             return None
         self.priced += 1
-        prediction = self.judge(on_ranks(self.decisions, canonical))
+        prediction = self.bench.judged(on_ranks(self.decisions, canonical), self.fold)
         found = self.seen[canonical] = prediction.worth
         self._note(canonical, found, prediction)
         if found < self.worth:

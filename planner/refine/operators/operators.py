@@ -30,7 +30,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.graph.fold import Fold
@@ -39,16 +38,18 @@ from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
+from meshwright.ir.target.combined import contexts
 from meshwright.planner.block import Space, Terms, cost_of_plan
 from meshwright.planner.block.build import build
 from meshwright.planner.block.plan import Block, body_plan, chosen_of, neighbours
 from meshwright.planner.block_solver.elimination import elimination
+from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.module_pins import resolved
-from meshwright.planner.question.pricing import Setting
 from meshwright.planner.refine.candidate import Candidate
-from meshwright.planner.refine.interfaces import End, handed_on, tied
-from meshwright.planner.refine.kept import Kept, ends_of
-from meshwright.planner.refine.waiting import parts_badly
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.operators.interfaces import End, handed_on, tied
+from meshwright.planner.refine.operators.kept import Kept, ends_of
+from meshwright.planner.refine.operators.waiting import parts_badly
 
 LEAST_GAIN = 1e-4
 """Of the step: a change that gains less is not worth a plan that no person would write."""
@@ -62,6 +63,9 @@ bodies of at most `FEW` operators are, which is the embedding: it takes half a s
 
 FEW = 3
 
+FEW_AXES = 2
+"""Of a mesh, for which operators are chosen anew unasked: more take seconds."""
+
 MOST_NEAR = 200
 """Plans that are one choice away from a body's, for which all are priced: a few seconds for bodies of five operators;
 blocks of a real model, which have some thousand, are left to the solver."""
@@ -70,41 +74,68 @@ Blocks = dict[tuple[object, ...], Block]
 """Block problems built before, by fold, body, mesh, ranks and layouts."""
 
 
-def sharpened(
-    setting: Setting,
-    decisions: Decisions,
-    fold: Fold,
-    global_batch: int,
-    prices: Prices,
-    *,
-    limit_s: float | None = None,
-    blocks: Blocks | None = None,
-    free_ends: bool = True,
-    free_copies: bool = True,
-) -> list[Candidate]:
-    """The plan with operators chosen anew, the best first; the last is the plan as it came in, and none is worse.
-    `limit_s` is when to start nothing more; without it the answer depends on nothing but the arguments. `blocks` may be
-    shared among plans of one setting: what their bodies have in common is priced once. Without `free_ends` values
-    between bodies stay as they lie: where someone pinned that, sequence parallelism for instance; without `free_copies`
-    copies of the model have data, and what they store, of their own."""
-    until_s = inf if limit_s is None else time.monotonic() + limit_s
-    work = _Work(setting, fold, global_batch, prices, decisions, until_s, {} if blocks is None else blocks)
-    start = work.judged({})
-    best = work.climbed(start, work.same_ends())
-    if free_ends and not work.late():
-        best = work.freed(best)
-    badly = any(parts_badly(one.decisions, one.prediction) for one in (start, best))
-    if free_ends and free_copies and not work.late() and badly:
-        best = work.alike(work.freed(best, data=True))
-    if free_copies and badly:
-        best = work.polished(best)
-    return [best, start] if best.changed else [start]
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """What every axis does in every operator, chosen anew by the block solver.
+
+    - `limit_s` is when to start nothing more; without it the answer depends on nothing but the arguments.
+    - `blocks` may be shared among plans of one setting: what their bodies have in common is priced once.
+    """
+
+    limit_s: float = inf
+    blocks: Blocks | None = None
+
+    def accepts(self, plan: Candidate, bench: Bench) -> bool:
+        """Whether it was made of one configuration, on few enough axes."""
+        axes = max(len(stage.mesh.axes) for stage in plan.decisions.stages)
+        most = MOST_AXES if bench.asked.operators or bench.asked.modules else FEW_AXES
+        return plan.origin is not None and 0 < axes <= most
+
+    def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
+        """The best of all that code is written for, also of the same plan with nothing stored in shards."""
+        found, fold, asks = [plan], bench.fold(plan), bench.asks
+        free_ends = not asks("sp", "cp", "tp")
+        free_copies = not asks("dp", "ep", "shard") and bench.asked.constraints.grants("zero", 0)
+        for start in (plan, *_whole(plan, bench)):
+            best = self.chosen(start, bench, free_ends=free_ends, free_copies=free_copies)
+            if best.changed and _attends_as_asked(best.decisions, fold, bench.asked):
+                found.append(best)
+        yield bench.written(found) or plan
+
+    def chosen(self, start: Candidate, bench: Bench, *, free_ends: bool = True, free_copies: bool = True) -> Candidate:
+        """The plan with its operators chosen anew, or as it is. Without `free_ends` values between bodies stay as they
+        lie: where someone pinned that, sequence parallelism for instance; without `free_copies` copies of the model
+        have data, and what they store, of their own."""
+        blocks = {} if self.blocks is None else self.blocks
+        work = _Work(bench, bench.fold(start), start, time.monotonic() + self.limit_s, blocks)
+        best = work.climbed(start, work.same_ends())
+        if free_ends and not work.late():
+            best = work.freed(best)
+        badly = any(parts_badly(one.decisions, one.prediction) for one in (start, best))
+        if free_ends and free_copies and not work.late() and badly:
+            best = work.alike(work.freed(best, data=True))
+        return work.polished(best) if free_copies and badly else best
 
 
-def problems(setting: Setting, decisions: Decisions, fold: Fold, global_batch: int, prices: Prices) -> dict[str, Block]:
+def _whole(plan: Candidate, bench: Bench) -> list[Candidate]:
+    """Where collectives take long: the same with nothing stored in shards. Ranks that do the same on the same data have
+    nothing to tell each other then."""
+    if plan.config is None or not plan.config.zero or not parts_badly(plan.decisions, plan.prediction):
+        return []
+    config = replace(plan.config, zero=0, shard=0, regather=True)
+    found = bench.search.price(config) if bench.search.space.grants(config) else None
+    return [bench.as_is(config)] if found and found.fits else []
+
+
+def _attends_as_asked(decisions: Decisions, fold: Fold, asked: Asked) -> bool:
+    """Whether attention of cut sequences runs in no way that was not asked for."""
+    return all(asked.constraints.grants("context", way) for way in contexts(decisions, fold))
+
+
+def problems(bench: Bench, plan: Candidate) -> dict[str, Block]:
     """For every body plan in use all that it may choose instead, by itself, with ends where it likes; of bodies
     without operators nothing, since they hand on what they are given, and nothing on one rank."""
-    work = _Work(setting, fold, global_batch, prices, decisions, inf, {})
+    work = _Work(bench, bench.fold(plan), plan, inf, {})
     return {name: work.block(name, {}, hides=True) for name in work.open}
 
 
@@ -116,11 +147,9 @@ Constraints = Mapping[str, Sequence[BodyPlan]]
 class _Work:
     """Changes to one plan."""
 
-    setting: Setting
+    bench: Bench
     fold: Fold
-    global_batch: int
-    prices: Prices
-    decisions: Decisions
+    start: Candidate
     until_s: float
     blocks: Blocks
     calls: list[Counter[str]] = field(default_factory=list)
@@ -140,7 +169,7 @@ class _Work:
         calls = sum(self.calls, Counter[str]())
         kept: dict[str, Kept] = {}
         usual: dict[Mesh, Space] = {}
-        asked = resolved(self.setting.modules, self.fold)
+        asked = resolved(self.bench.setting.modules, self.fold)
         for name, _ in sorted(calls.items(), key=lambda pair: (self.hands_on(pair[0]), -pair[1])):
             plan, stage = self.decisions.plan[name], stage_of[name]
             graph, pins = self.fold.body[plan.body].graph, asked.of(plan.body)
@@ -148,6 +177,10 @@ class _Work:
             usual.setdefault(stage.mesh, kept[name].space)
         self.kept = kept
         self.tied = [held for held in tied(self.fold) if len(self.places(self.decisions.plan, held)) == 1]
+
+    @property
+    def decisions(self) -> Decisions:
+        return self.start.decisions
 
     def late(self) -> bool:
         return time.monotonic() >= self.until_s
@@ -167,9 +200,8 @@ class _Work:
         """The plan with other body plans in the place of some."""
         plans = tuple(instead.get(plan.name, plan) for plan in self.decisions.plans)
         changed = tuple(new.name for old, new in zip(self.decisions.plans, plans, strict=True) if not _same(old, new))
-        trial = self.setting.allowed(replace(self.decisions, plans=plans), self.fold)
-        prediction = self.setting.price(self.setting.lowered(self.fold, trial, self.global_batch))
-        return Candidate(trial, prediction, changed=changed)
+        trial = self.bench.setting.allowed(replace(self.decisions, plans=plans), self.fold)
+        return replace(self.start, decisions=trial, prediction=self.bench.judged(trial, self.fold), changed=changed)
 
     def tried(self, best: Candidate, instead: Mapping[str, BodyPlan]) -> Candidate | None:
         """The best plan so far with other body plans; None if they do not fit together, or the target refuses."""
@@ -260,9 +292,9 @@ class _Work:
         return self.blocks[key]
 
     def terms(self, name: str, *, hides: bool) -> Terms:
-        workload = replace(self.setting.workload, global_batch=self.global_batch)
-        count = self.decisions.schedule.microbatches
-        return Terms.of(self.prices, workload, self.kept[name].stage.ranks, self.setting.target, count, hides)
+        setting, count = self.bench.setting, self.decisions.schedule.microbatches
+        workload = replace(setting.workload, global_batch=self.bench.global_batch)
+        return Terms.of(self.bench.prices, workload, self.kept[name].stage.ranks, setting.target, count, hides)
 
     @property
     def flying(self) -> int:
