@@ -5,7 +5,7 @@
 
 A plan is a configuration of the declared space, with any choice for every operator of every body (which loop each mesh
 axis cuts, in which state values are handed on, and so what is moved between operators), with any share of the layers
-for every stage, and with the first layers of every stage computed again where all of them may be. On unlike devices
+for every stage, and with the first layers of every stage computed again where all of them may be. On different devices
 any of them are used, in any order. Models are so small that all of this can be written down and priced one by one, none
 of it by the block solver's own sums. Printed are how many plans there are, the least step time of those that fit, and
 the step time and the bound that `plan` tells.
@@ -146,10 +146,10 @@ def every(listed: Listed) -> Iterator[tuple[Setting, Decisions, Config]]:
 
 
 def configurations(listed: Listed) -> Iterator[tuple[Setting, Config]]:
-    """Those of the space; with other shares of layers; with some layers computed again. On unlike devices the same for
-    some of them."""
+    """Those of the space; with other shares of layers; with some layers computed again. On different devices the same
+    for some of them."""
     whole = listed.space
-    counts = range(1, whole.ranks + 1) if listed.prices.cluster.unlike else [whole.ranks]
+    counts = range(1, whole.ranks + 1) if listed.prices.cluster.heterogeneous else [whole.ranks]
     for ranks in counts:
         space, setting = replace(whole, ranks=ranks), replace(listed.setting, ranks=ranks)
         for base in space.bases():
@@ -174,10 +174,10 @@ def shares(config: Config, layers: int) -> Iterator[Config]:
 
 
 def orders(listed: Listed, config: Config) -> Iterator[tuple[int, ...]]:
-    """The ranks that take the places of a plan: on unlike devices any, in any order."""
+    """The ranks that take the places of a plan: on different devices any, in any order."""
     cluster = listed.prices.cluster
     needed = config.tp * config.pp * config.cp * config.dp
-    yield from permutations(range(cluster.ranks), needed) if cluster.unlike else [tuple(range(needed))]
+    yield from permutations(range(cluster.ranks), needed) if cluster.heterogeneous else [tuple(range(needed))]
 
 
 def written(plain: Decisions, block: Block, name: str) -> Iterator[BodyPlan]:

@@ -73,7 +73,7 @@ def moved(body: BodyProgram, workload: Workload) -> Moved:
     elements = sum(local_elements(s.optimizer, body.locals[s.value].type.shape, body.mesh) for s in shards)
     return Moved(
         kept_bytes=sum(kept.nbytes for kept in body.kept if kept.host),
-        busiest_bytes=body_memory(body, workload, True).passes.hosted,
+        busiest_bytes=body_memory(body, workload, True).passes.offloaded,
         down_bytes=elements * states.gradient,
         up_bytes=elements * states.stored,
         touched_bytes=elements * step_bytes_per_element(workload),

@@ -20,7 +20,7 @@ from meshwright.cost_models.profile import Profile
 from meshwright.ir.program.program import BodyProgram, Stage
 from meshwright.ir.same import AllSame
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.peers import Peers, peers_of, seen
+from meshwright.ir.sharding.rank_classes import RankClass, rank_classes, seen
 from meshwright.ir.target.workload import Workload, sizeless
 
 Costs = dict[str, Cost]
@@ -73,11 +73,11 @@ class Prices:
     def ledger(self, body: BodyProgram, workload: Workload, accumulates: bool) -> Ledger:
         return self.books.ledger(body, workload, accumulates)
 
-    def peers(self, stages: Sequence[Stage], bodies: Mapping[str, BodyProgram]) -> tuple[Peers, ...]:
+    def rank_classes(self, stages: Sequence[Stage], bodies: Mapping[str, BodyProgram]) -> tuple[RankClass, ...]:
         """The ranks of stages that share theirs, those together that are alike."""
-        return peers_of(stages, bodies, self.cluster.kinds)
+        return rank_classes(stages, bodies, self.cluster.kinds)
 
-    def run(self, body: BodyProgram, stage: Stage, own: Peers, workload: Workload, accumulates: bool) -> Costs:
+    def run(self, body: BodyProgram, stage: Stage, own: RankClass, workload: Workload, accumulates: bool) -> Costs:
         """The phases of one body program on some ranks of a stage."""
         return self.costs(self.ledger(seen(body, own.at), workload, accumulates), stage, workload, own.ranks)
 

@@ -23,7 +23,7 @@ from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.graph.graph import ITEMSIZE
 from meshwright.ir.program.program import Program, Stage, Transfer
 from meshwright.ir.schedules import work_of
-from meshwright.ir.sharding.peers import Peers
+from meshwright.ir.sharding.rank_classes import RankClass
 from meshwright.ir.target.workload import Stack, Workload
 
 _ROUNDING = 1e-12
@@ -62,14 +62,14 @@ class Step:
 
     def run_costs(self, stage: Stage) -> list[tuple[Costs, int]]:
         """What the body programs of a stage cost, and how often they run."""
-        found = self.prices.peers([stage], self.bodies)
+        found = self.prices.rank_classes([stage], self.bodies)
         return [
             (self.prices.together([self.run_on(name, stage, own) for own in found]), run.repeats)
             for run in stage.runs
             for name in run.programs
         ]
 
-    def run_on(self, name: str, stage: Stage, own: Peers) -> Costs:
+    def run_on(self, name: str, stage: Stage, own: RankClass) -> Costs:
         """What a body program costs ranks that are alike."""
         return self.prices.run(self.bodies[name], stage, own, self.workload, self.accumulates)
 
@@ -121,7 +121,7 @@ class Step:
         stage, costs = self.program.stages[index], dict.fromkeys(PHASES, NOTHING)
         for run in stage.runs:
             for name in run.programs:
-                for phase, cost in self.run_on(name, stage, Peers(ranks)).items():
+                for phase, cost in self.run_on(name, stage, RankClass(ranks)).items():
                     costs[phase] = costs[phase].plus(cost, run.repeats)
         host_s = self.host_of(ranks)
         taken = (self.forward_of(costs, host_s), self.inputs_of(costs, host_s), self.weights_of(costs, host_s))
@@ -277,7 +277,7 @@ class Step:
     def tied_s(self) -> list[float]:
         """For every group, the reductions over stages of the gradients of parameters that it shares with other groups:
         the first holder's ranks with each other's (Megatron-LM's embedding group), one parameter after another; between
-        unlike meshes by messages."""
+        different meshes by messages."""
         found = [0.0] * len(self.program.actions)
         kind: Collective = "p2p" if len({stage.mesh for stage in self.program.stages}) > 1 else "all_reduce"
         for tie in tied(self.program, self.workload):
@@ -302,8 +302,8 @@ class Step:
 
     def sent(self, hop: Transfer, source: int, target: int) -> float:
         """One value on its way. Of copies, stacks like Megatron send a part each, and gather them where they arrive
-        (Narayanan et al. 2104.04473, section 4.1). Between unlike meshes a rank sends what it holds, or receives what
-        it is to hold, whichever is more."""
+        (Narayanan et al. 2104.04473, section 4.1). Between different meshes a rank sends what it holds, or receives
+        what it is to hold, whichever is more."""
         sender, receiver = self.program.stages[source], self.program.stages[target]
         left, arrives = (hop.source, hop.target) if source == hop.from_stage else (hop.target, hop.source)
         elements = prod(left.local_shape(hop.type.shape, sender.mesh))

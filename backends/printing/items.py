@@ -296,7 +296,7 @@ class _Items:
         if len({NUMBER.sub("", text) for text in texts}) > 1:
             raise EmissionPrinted(
                 place=f"%{op.name} ({op.kind}) {op.source}".strip(),
-                cause="ranks with unequal parts of the batch run it in unlike ways",
+                cause="ranks with unequal parts of the batch run it in different ways",
             )
         each = zip(*map(NUMBER.split, texts), strict=True)
         return "".join(one[0] if len(set(one)) == 1 else self.dialect.by_rank(axis, one) for one in each)

@@ -19,7 +19,7 @@ from typing import Any
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.printed.axes import axes_of
-from meshwright.backends.torch_.emit.read.unlike import kinds_of
+from meshwright.backends.torch_.emit.read.heterogeneous import kinds_of
 from meshwright.backends.torch_.emit.write.frame.entry import GLOO_ENDS_S
 from meshwright.backends.torch_.emit.write.script import SCRIPT
 from meshwright.backends.torch_.verify.run.loading import load

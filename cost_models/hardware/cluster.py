@@ -80,7 +80,7 @@ class Cluster:
         return sum(pool.hosts for pool in self.pools)
 
     @property
-    def unlike(self) -> bool:
+    def heterogeneous(self) -> bool:
         """Whether devices or links may differ from host to host."""
         return len(self.pools) > 1 or self.matrix is not None
 

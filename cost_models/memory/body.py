@@ -159,7 +159,7 @@ class _States:
             gradients=gradients,
             pooled_gradients=gradients if self.pooled() and self.scattered() else 0.0,
             optimizer=sum(optimizer for _, _, _, optimizer in slots),
-            host_state=sum(self.hosted(slot) for slot in trained if slot.host),
+            host_state=sum(self.offloaded(slot) for slot in trained if slot.host),
             stepped=sum(self.stepped(slot) for slot in trained),
             left_behind=sum(self.held_gradient(slot) for slot in trained if self.late(slot))
             + returned * self.states.used,
@@ -207,7 +207,7 @@ class _States:
         whole = slot.stored == slot.value and slot.grad is not None
         return self.by_torch and whole and self.in_unit(slot)
 
-    def hosted(self, slot: ParamSlot) -> float:
+    def offloaded(self, slot: ParamSlot) -> float:
         """The optimizer's state, what it updates if that is no part of the state, and a gradient that has come down."""
         states = self.states
         beside = states.gradient + (0.0 if states.master else states.stored)

@@ -68,7 +68,7 @@ class PassMemory:
     """What is there beside `weight_kept`, at most, while gradients of weights alone are made."""
     beyond: float
     """The part of `kept` that is let go when gradients of inputs are made, if no later call has trained weights."""
-    hosted: float
+    offloaded: float
     """Bytes of `kept` that wait in the host's memory, and are on the device only while the call runs."""
     entering_gradients: float
     """Bytes of the gradients of its inputs, which the backward pass leaves."""
@@ -201,7 +201,7 @@ class _Passes(Names):
             captured=sum(size for name, size in self.weight_kept().items() if name not in self.kept),
             beside_waiting=self.beside_waiting() if apart else 0.0,
             beyond=self.beyond() if apart else 0.0,
-            hosted=sum(size for name, size in self.kept.items() if name in self.waiting),
+            offloaded=sum(size for name, size in self.kept.items() if name in self.waiting),
             entering_gradients=sum(self.size(name) for name in set(self.body.input_grads) if name),
         )
 

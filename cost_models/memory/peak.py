@@ -53,7 +53,7 @@ from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.program.program import Program
 from meshwright.ir.program.ties import casts_in_units
 from meshwright.ir.schedules import work_of
-from meshwright.ir.sharding.peers import At, Peers, peers_of, seen_by
+from meshwright.ir.sharding.rank_classes import At, RankClass, rank_classes, seen_by
 from meshwright.ir.target.workload import Workload
 
 RUNTIME = ("communicators", "context", "idle", "rounding")
@@ -112,15 +112,15 @@ def allocated_bytes(held: Held) -> float:
 def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Held, ...]:
     """For every stage, the fullest instant of the ranks that run it; of ranks that are not alike, of those that have
     least room."""
-    held_by = held_by_peers(program, cluster, profile)
+    held_by = held_by_class(program, cluster, profile)
     return tuple(max((one for _, one in own), key=lambda one: one.lacks_bytes) for own in held_by)
 
 
-def held_by_peers(
+def held_by_class(
     program: Program, cluster: Cluster, profile: MemoryConstants
-) -> tuple[tuple[tuple[Peers, Held], ...], ...]:
+) -> tuple[tuple[tuple[RankClass, Held], ...], ...]:
     """For every stage, the fullest instant of its ranks, those together that are alike."""
-    found: dict[int, tuple[tuple[Peers, Held], ...]] = {}
+    found: dict[int, tuple[tuple[RankClass, Held], ...]] = {}
     for groups, states in zip(_groups(program, cluster.kinds), states_of(program), strict=True):
         held_by = tuple(
             (own, group.held(states, _capacity(cluster, own.ranks), profile)) for own, group in groups.items()
@@ -186,7 +186,7 @@ def _tightest(found: Sequence[Holding]) -> Holding:
 
 def _groups(
     program: Program, device: Callable[[int], str] | None = None, *, apart: bool = False
-) -> Iterator[dict[Peers, _Group]]:
+) -> Iterator[dict[RankClass, _Group]]:
     """What every group of ranks holds, those of its ranks together that are alike; `apart`: gradients of weights may be
     computed apart, whatever the program's actions are."""
     workload = program.workload
@@ -200,7 +200,7 @@ def _groups(
     for ranks, _ in program.actions:
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
         found = {}
-        for own in peers_of([program.stages[number] for number in numbers], bodies, device):
+        for own in rank_classes([program.stages[number] for number in numbers], bodies, device):
             if own.at not in seen:
                 view = seen_by(program, own.at)
                 summaries = _summaries(view, workload, splits, apart)
@@ -333,12 +333,12 @@ class _Group:
 
     def host_bytes(self, states: Sequence[State]) -> float:
         """State, and what all micro-batches in flight keep on the host, that of the action included."""
-        if not any(stage.hosted for stage in self.stages):
+        if not any(stage.offloaded for stage in self.stages):
             return self.host_state
-        own = {number: stage.hosted for number, stage in zip(self.numbers, self.stages, strict=True)}
+        own = {number: stage.offloaded for number, stage in zip(self.numbers, self.stages, strict=True)}
         return self.host_state + max(
             own[state.stage] * (state.kind != "W")
-            + sum(live * stage.hosted for stage, live in zip(self.stages, state.live, strict=True))
+            + sum(live * stage.offloaded for stage, live in zip(self.stages, state.live, strict=True))
             for state in states
         )
 

@@ -170,7 +170,7 @@ class StageMemory:
         self.positions = tuple(self._positions())
         self.pooled_messages = max(map(self.messages, self.positions))
         self.weight_kept = sum(one.passes.weight_kept * repeats for period, repeats in self.runs for one in period)
-        self.hosted = sum(one.passes.hosted * repeats for period, repeats in self.runs for one in period)
+        self.offloaded = sum(one.passes.offloaded * repeats for period, repeats in self.runs for one in period)
         self.kept_bytes = sum(self.kept.values())
         waiting = self.kept["activations"] - self.beyond() + self.captured
         self.waiting_bytes = self.kept_bytes if self.whole else waiting if self.torch else self.weight_kept
@@ -259,7 +259,7 @@ class StageMemory:
                         shown[at + 1].travelling_last if at + 1 < len(shown) else 0.0,
                         self.kept["activations"],
                         captured,
-                        next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
+                        next((one.passes.offloaded for one in reversed(shown[:at]) if one.passes.offloaded), 0.0),
                     )
                     last, at = one, at + 1
 
@@ -267,7 +267,7 @@ class StageMemory:
         """Add what a call keeps; a storage that the call before it keeps as well counts once."""
         left = dict(previous.passes.left) if previous and one.passes.entered else {}
         twice = sum(size for key, size in one.passes.entered if key in left)
-        self.kept["activations"] += times * (one.passes.kept.activations - one.passes.hosted - twice)
+        self.kept["activations"] += times * (one.passes.kept.activations - one.passes.offloaded - twice)
         self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
 
     def forward_at(self, position: _Position, first: bool, back: bool) -> Parts:

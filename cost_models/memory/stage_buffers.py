@@ -13,7 +13,7 @@ gradients of the results of products besides (`_backward.py`: the pass that make
 but for what lies behind the last product). The first stage has no gradients of inputs: it makes all of its gradients
 then.
 
-Stages of unlike meshes are run by what is written for them. It makes a tensor for what comes when it comes,
+Stages of different meshes are run by what is written for them. It makes a tensor for what comes when it comes,
 which is kept as an input is; what a stage returned stays until its backward pass, which waits for what it sent.
 """
 
@@ -89,7 +89,7 @@ Runtime = Literal["none", "torch", "emitted"]
 
 
 def runtime_of(program: Program) -> Runtime:
-    """What carries out a pipeline: torch's own runtime, or what is emitted for stages of unlike meshes; neither, if
+    """What carries out a pipeline: torch's own runtime, or what is emitted for stages of different meshes; neither, if
     there is one group of ranks, or another stack."""
     workload = program.workload
     if workload is None or workload.stack.style not in ("eager", "compiled") or len(program.actions) == 1:

@@ -10,7 +10,7 @@ the model, word for word, on smaller meshes. Three things are checked or adapted
   said of their results is said of what they read.
 - Every axis of several ranks keeps at least two, as long as that makes at most so many ranks in all; stages become two,
   each with its virtual ones; where stages begin, and how many micro-batches there are, follow from that. Where stages
-  have unlike meshes, neighbours of the same mesh become one, and as many of these are kept as there is room for.
+  have different meshes, neighbours of the same mesh become one, and as many of these are kept as there is room for.
 - Shares of a batch stay as unequal as few sequences allow; storage that is padded is cut for the twin's sizes.
 - A product that is cut apart is cut into sections of its own sizes there.
 """

@@ -109,7 +109,7 @@ class HookUnusable(ModelError):
 
 class NoTwin(ModelError):
     """No small twin of a model can be made, on which its plan could be run: its sizes are not found, what comes of
-    smaller ones is another structure, or stages of the plan have unlike meshes."""
+    smaller ones is another structure, or stages of the plan have different meshes."""
 
     code = "MW1014"
 

@@ -7,7 +7,8 @@ own, and reduces for itself. So does each unit of torch's `fully_shard`: of its 
 of what units are there to cast, though nothing is sharded, every stage has its own.
 
 Over stages, gradients are summed once these have reduced them: by an all-reduce between ranks that stand alike, or, in
-a pipeline of unlike meshes, by messages, of which every rank gets of the other stage's gradient what it has of its own.
+a pipeline of different meshes, by messages, of which every rank gets of the other stage's gradient what it has of its
+own.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def ends_of(program: Program, tie: Tie) -> dict[int, tuple[tuple[int, ...], End]
 
 
 def exchanged(program: Program, tie: Tie) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
-    """What stages of unlike meshes send of the gradient of a parameter, so that each has the sum: from a stage to
+    """What stages of different meshes send of the gradient of a parameter, so that each has the sum: from a stage to
     another, from a rank of it to one of the other, so many elements."""
     for (one, (shape, left)), (other, (_, arrives)) in permutations(ends_of(program, tie).items(), 2):
         for sender, receiver, elements in messages(shape, left, arrives):

@@ -8,6 +8,6 @@
 | `adjoint` | a choice per mesh axis → the states of every operand and result, forward and backward |
 | `reshard` | the cheapest collectives from one placement to another |
 | `rewrite` | what lowering derives from a graph alone, shared by all plans |
-| `peers` | ranks with unlike shards |
+| `rank_classes` | the ranks of a stage by the sizes of their shards |
 | `shares` | unequal shares of the batch, and of what is stored |
 """

@@ -30,15 +30,15 @@ GATHERED = 3
 `max_active_stages` where its schedules are written out)."""
 
 
-def unlike_meshes(decisions: Decisions, fold: Fold) -> str:
+def different_meshes(decisions: Decisions, fold: Fold) -> str:
     """Stages whose ranks are arranged in different ways."""
     meshes = {stage.mesh for stage in decisions.stages}
     return f"{len(meshes)} meshes in one pipeline" if len(meshes) > 1 else ""
 
 
-def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
-    """What makes stages of unlike meshes more than stages that pass values on."""
-    if not unlike_meshes(decisions, fold):
+def beside_different_meshes(decisions: Decisions, fold: Fold) -> str:
+    """What makes stages of different meshes more than stages that pass values on."""
+    if not different_meshes(decisions, fold):
         return ""
     stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
     held_by = {name: len({stage_of[number] for number, _ in held}) for name, held in fold.tied}
@@ -56,7 +56,7 @@ def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
         f"several axes that cut the batch, {' and '.join(batch)}" if len(batch) > 1 else "",
         "a loss that is taken of each rank's tokens" if _takes_own_loss(decisions, fold) else "",
     )
-    return next((f"unlike meshes beside {what}" for what in found if what), "")
+    return next((f"different meshes beside {what}" for what in found if what), "")
 
 
 def beside_shares(decisions: Decisions, fold: Fold) -> str:
@@ -75,11 +75,11 @@ def beside_shares(decisions: Decisions, fold: Fold) -> str:
 
 
 def shared_shards(decisions: Decisions, fold: Fold) -> str:
-    """A parameter of several parts of the model, while some are sharded, that these store otherwise. Stages of unlike
-    meshes each have parts of their own."""
+    """A parameter of several parts of the model, while some are sharded, that these store otherwise. Stages of
+    different meshes each have parts of their own."""
     if not fold.tied or not any(_stored(decisions)):
         return ""
-    calls, apart = list(fold.calls()), bool(unlike_meshes(decisions, fold))
+    calls, apart = list(fold.calls()), bool(different_meshes(decisions, fold))
     plans = {
         stage.first + at: (number if apart else 0, plan)
         for number, stage in enumerate(decisions.stages)
@@ -162,7 +162,7 @@ def waiting_blocks(decisions: Decisions, fold: Fold) -> str:
     found = (
         "blocks computed again" if any(plan.recompute for plan in decisions.plans) else "",
         "compiled blocks" if decisions.style == "compiled" else "",
-        unlike_meshes(decisions, fold),
+        different_meshes(decisions, fold),
         f"schedule {decisions.schedule.name}" if len(decisions.stages) > 1 and _splits(decisions) else "",
         f"{len(kinds)} kinds of blocks" if decisions.offload.blocks and len(kinds) > 1 else "",
     )
@@ -260,8 +260,8 @@ def _stored(decisions: Decisions) -> list[BodyPlan]:
 
 
 COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
-    "unlike_meshes": unlike_meshes,
-    "beside_unlike_meshes": beside_unlike_meshes,
+    "different_meshes": different_meshes,
+    "beside_different_meshes": beside_different_meshes,
     "beside_shares": beside_shares,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,

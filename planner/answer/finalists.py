@@ -23,7 +23,7 @@ HETEROGENEOUS_FINALISTS = 4
 IDLE = 6
 """Pipelines beside the finalists that get a schedule of their own, where that was asked for."""
 CLOSE = 1.05
-"""Times the best: what is slower than that is refined only on unlike clusters."""
+"""Times the best: what is slower than that is refined only on different clusters."""
 PINNED_CLOSE = 1.25
 """The same where something is asked of modules: what templates lose by that differs from kind to kind, and the block
 solver wins it back."""
@@ -31,16 +31,16 @@ solver wins it back."""
 
 def finalists(search: Search) -> list[Config]:
     """The best configuration of every kind, the best kinds first; where nothing fits, those that lack least."""
-    unlike = search.prices.cluster.unlike
+    heterogeneous = search.prices.cluster.heterogeneous
     ranked = sorted(search.found.values(), key=lambda one: (one.prediction.lacks_bytes, one.step_s, str(one.config)))
     kinds: dict[tuple[int, ...], Found] = {}
     for one in ranked:
         kinds.setdefault((one.config.tp, one.config.pp, one.config.cp, one.config.ep), one)
     chosen = list(kinds.values())
-    if not unlike and search.best:
+    if not heterogeneous and search.best:
         close_s = (PINNED_CLOSE if search.setting.modules else CLOSE) * search.best.step_s
         chosen = [one for one in chosen if one.fits and one.step_s <= close_s]
-    return [one.config for one in chosen[: HETEROGENEOUS_FINALISTS if unlike else FINALISTS]]
+    return [one.config for one in chosen[: HETEROGENEOUS_FINALISTS if heterogeneous else FINALISTS]]
 
 
 def finished(

@@ -190,7 +190,7 @@ def _refinements(solved: Solved) -> Iterator[str]:
     elif refined.config.stage_blocks:
         yield f"layers of the stages, shared out by what they take: {'+'.join(map(str, refined.counts))}"
     if shares := shares_of(refined.decisions):
-        yield f"copies on unlike devices take unequal shares of every micro-batch: {':'.join(map(str, shares))}"
+        yield f"copies on different devices take unequal shares of every micro-batch: {':'.join(map(str, shares))}"
     if weights := weights_of(refined.decisions):
         total = sum(weights)
         held = ":".join(f"{weight / total:.1%}" for weight in weights)

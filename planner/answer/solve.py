@@ -220,7 +220,7 @@ def solve(
         refined=better,
         notes=notes,
     )
-    return _one_pool(solved, told) if objective == "time" and ask.cluster.unlike else solved
+    return _one_pool(solved, told) if objective == "time" and ask.cluster.heterogeneous else solved
 
 
 def _check_made(objective: str, setting: Setting) -> None:
@@ -307,7 +307,7 @@ def _part(ask: Ask, setting: Setting, asked: Asked, cluster: Cluster) -> tuple[A
 def parts(cluster: Cluster) -> list[Cluster]:
     """What of a cluster a plan may be for when hosts may be left idle: all of it; with one pool, numbers of hosts that
     divide its own; with several, each alone."""
-    if cluster.unlike:
+    if cluster.heterogeneous:
         alone = [] if cluster.matrix else [replace(cluster, pools=(pool,), links=()) for pool in cluster.pools]
         return [cluster, *alone]
     (pool,) = cluster.pools
@@ -320,7 +320,7 @@ def _by_time(setting: Setting) -> type[Search]:
 
 def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Search:
     assert isinstance(setting.price, Evaluator)
-    most = HETEROGENEOUS_PRICED if ask.cluster.unlike else MOST_PRICED
+    most = HETEROGENEOUS_PRICED if ask.cluster.heterogeneous else MOST_PRICED
     search = kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.constraints), most)
     search.emission = Emission.of(setting, ask.model, ask.cluster)
     return search

@@ -59,11 +59,12 @@ class Held:
             self.optimizer + times * other.optimizer,
         )
 
-    def stored(self, sharding: Sharding, copies: int, gathered: float, *, hosted: bool = False) -> float:
+    def stored(self, sharding: Sharding, copies: int, gathered: float, *, offloaded: bool = False) -> float:
         """Bytes of parameters and optimizer state on a rank at least; `gathered` is what part of
-        the bytes of parameters those take that are gathered, `hosted` says that the optimizer's state is elsewhere."""
+        the bytes of parameters those take that are gathered, `offloaded` says that the optimizer's state is
+        elsewhere."""
         part = 1 / copies if sharding.params else min(1.0, gathered) if sharding.optimizer else 1.0
-        return self.parameters * part + (0.0 if hosted else self.stepped(sharding, copies))
+        return self.parameters * part + (0.0 if offloaded else self.stepped(sharding, copies))
 
     def stepped(self, sharding: Sharding, copies: int) -> float:
         """Bytes of optimizer state on a rank."""

@@ -352,9 +352,11 @@ class Bounds:
             dense, expert = storage.shard, max(1, expert * storage.shard // dense)
         return storage, dense, expert
 
-    def lacks_bytes(self, loads: Sequence[Load], pipeline: Config, storage: Storage, *, hosted: bool = False) -> float:
-        """By how much the fullest group is too full at least; negative where it may fit. `hosted`: with the optimizer's
-        state in the host's memory."""
+    def lacks_bytes(
+        self, loads: Sequence[Load], pipeline: Config, storage: Storage, *, offloaded: bool = False
+    ) -> float:
+        """By how much the fullest group is too full at least; negative where it may fit. `offloaded`: with the
+        optimizer's state in the host's memory."""
         storage, dense, expert = self._copies(pipeline, storage)
         cut = (dense, expert) if storage.sharding.grads else (1, 1)
         kept = self.common.workload.states.used if storage.sharding.params and not storage.regather else 0.0
@@ -363,8 +365,8 @@ class Bounds:
         part = states.used / states.stored
         fullest = 0.0
         for load in loads:
-            state = load.dense.stored(storage.sharding, dense, part, hosted=hosted)
-            state += load.expert.stored(storage.sharding, expert, part, hosted=hosted)
+            state = load.dense.stored(storage.sharding, dense, part, offloaded=offloaded)
+            state += load.expert.stored(storage.sharding, expert, part, offloaded=offloaded)
             stay = kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1))
             state += max(0.0, stay - load.gathered)  # what stays is not made anew
             gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]

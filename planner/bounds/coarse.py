@@ -233,16 +233,18 @@ class CoarseBounds:
         found = self.fullest(config, np.array([kept, 0.0 * kept, 0.0 * kept]))
         return inf if found is None else float(found[int(sharded)].min())
 
-    def fullest(self, config: Config, used: Vector, *, hosted: bool = False) -> Vector | None:
+    def fullest(self, config: Config, used: Vector, *, offloaded: bool = False) -> Vector | None:
         """State and what is in flight, of the fullest group, by schedule, if there are any: with the optimizer's state
-        over all copies, and with everything. `hosted`: without the optimizer's."""
+        over all copies, and with everything. `offloaded`: without the optimizer's."""
         pipelines = self.pipelines(config)
         if not len(pipelines.starts):
             return None
-        held = np.stack([np.concatenate([*state, *used]) for state in self.state_bytes(config, hosted=hosted)], axis=1)
+        held = np.stack(
+            [np.concatenate([*state, *used]) for state in self.state_bytes(config, offloaded=offloaded)], axis=1
+        )
         return np.asarray(np.maximum.reduceat(pipelines.rows @ held, pipelines.starts).T)
 
-    def state_bytes(self, config: Config, *, hosted: bool = False) -> Iterator[tuple[Vector, Vector]]:
+    def state_bytes(self, config: Config, *, offloaded: bool = False) -> Iterator[tuple[Vector, Vector]]:
         """Parameters and the optimizer's state, and gradients, by body: with the optimizer's over all copies, and with
         everything."""
         sides = list(zip(self.states, _apart(config), copies(config), strict=True))
@@ -253,7 +255,7 @@ class CoarseBounds:
                 over = many if sharded else 1
                 whole = min(1.0, states.used / states.stored)  # as gathered, if those rest in shards
                 held += parameters * (whole if many > 1 and not sharded else 1 / over) / apart
-                held += 0.0 if hosted else optimizer / many / apart
+                held += 0.0 if offloaded else optimizer / many / apart
                 graded += gradients / over / apart
             yield held, graded
 

@@ -133,7 +133,7 @@ def _ask(model: str, target: str, sizes: Sizes, workload: Workload) -> Ask:
 
 
 def _config(config: Config, sizes: Sizes) -> Config:
-    """The degrees of the twin, as a person would write them. Stages of unlike meshes have some of their own, and
+    """The degrees of the twin, as a person would write them. Stages of different meshes have some of their own, and
     micro-batches that all of them can share out."""
     if len({*sizes.meshes}) > 1:
         sequences = max(mesh.size for mesh in sizes.meshes)

@@ -41,7 +41,7 @@ class Candidate:
 
     - `counts` are the layers of its stages, `idle` the ranks of the cluster that it does not use.
     - `origin` is the configuration that it was made of, `config` the same with these layers; None where its stages have
-      unlike meshes.
+      different meshes.
     """
 
     decisions: Decisions

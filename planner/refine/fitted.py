@@ -1,7 +1,7 @@
-"""A configuration made to fit its cluster: ranks placed, layers shared out, unlike pools given meshes of their own.
+"""A configuration made to fit its cluster: ranks placed, layers shared out, different pools given meshes of their own.
 
     Fitted   plan -> placements -> layers shared out on each -> placed again -> the best first
-    Mixed    plan -> plans of unlike meshes -> layers shared out on the best of them
+    Mixed    plan -> plans of different meshes -> layers shared out on the best of them
 
 Which devices should take which stages depends on how many layers they get, and the other way round. So every way to
 give kinds of devices to groups that placement found is tried with its layers shared out, and the best is placed once
@@ -27,11 +27,11 @@ from meshwright.planner.refine.placement.placement import MOST_PRICED, Placement
 from meshwright.planner.refine.stages import Layers
 
 HETEROGENEOUS_PRICED = 60
-"""Placements that are priced on unlike devices and links: prices of even shares in plain order say less there, so more
-plans are refined, each with less work."""
+"""Placements that are priced on different devices and links: prices of even shares in plain order say less there, so
+more plans are refined, each with less work."""
 
 MOST_MIXED = 3
-"""Plans of unlike meshes whose layers are shared out."""
+"""Plans of different meshes whose layers are shared out."""
 
 MOST_CUT = 60
 """Prices that sharing layers out may ask for."""
@@ -55,12 +55,12 @@ class Fitted:
 
     def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
         cluster, fold = bench.cluster, bench.fold(plan)
-        limit = self.limit or (HETEROGENEOUS_PRICED if cluster.unlike else MOST_PRICED)
+        limit = self.limit or (HETEROGENEOUS_PRICED if cluster.heterogeneous else MOST_PRICED)
         needed, layers = len(assignment_of(plan.decisions)), Layers(min(limit, MOST_CUT))
         offered = subsets(cluster, needed) if needed < cluster.ranks else ()
         found = [climb(one, layers, bench, moves=1) for one in Placement(offered, limit).neighbours(plan, bench)]
         best = min(found, key=WORTH)
-        if cluster.unlike:
+        if cluster.heterogeneous:
             again = next(Placement(limit=min(limit, MOST_AGAIN)).neighbours(best, bench))
             found += [again] if again.worth < best.worth else []
         for one in sorted(found, key=WORTH):

@@ -1,11 +1,11 @@
-"""Plans whose stages have unlike meshes: eight fast devices as tp=8 behind sixteen slow ones as dp=2 tp=8.
+"""Plans whose stages have different meshes: eight fast devices as tp=8 behind sixteen slow ones as dp=2 tp=8.
 
     pools -> a Part each (ranks, degrees) -> Decisions
 
 Every pool gets stages of its own, so that what waits for each other is of one speed and shares one network, and what
 crosses between pools is a pipeline's traffic. A *part* is one group of ranks with the degrees inside it. All parts run
-the same micro-batches, so every dp must divide the sequences of one; what crosses between unlike meshes is resharded by
-the transfer itself (`ir.program.lower`). A body has one plan for every kind of part, named after its mesh.
+the same micro-batches, so every dp must divide the sequences of one; what crosses between different meshes is resharded
+by the transfer itself (`ir.program.lower`). A body has one plan for every kind of part, named after its mesh.
 
 `mixes` proposes, pool by pool, how to cut a pool into groups and which degrees to use inside. A way in which k groups
 of the pool need t seconds of one layer has a rate of k / t layers per second, and a pipeline over pools with rates r_p

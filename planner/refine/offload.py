@@ -67,7 +67,7 @@ def _bases(search: Search) -> list[Config]:
         used, work_s = floors.used_bytes(base, most), floors.work_s(base, most)
         for sized in space.pipelined(base):
             step_s = sized.microbatches / sized.pp * work_s * floors.common.straggling
-            fullest = floors.fullest(sized, used, hosted=True) if step_s < WORTH * search.upper_s else None
+            fullest = floors.fullest(sized, used, offloaded=True) if step_s < WORTH * search.upper_s else None
             if fullest is not None and floors.common.with_runtime(fullest).min() <= floors.common.capacity:
                 found.append((step_s, number, base))
     quickest = dict.fromkeys(base for _, _, base in sorted(found))
@@ -87,7 +87,9 @@ def _promising(search: Search, base: Config, bytes_per_s: float) -> Iterator[tup
             continue
         loads = bounds.loads(pipeline)
         for storage in search.space.storages(pipeline):
-            lacks, without = (bounds.lacks_bytes(loads, pipeline, storage, hosted=hosted) for hosted in (False, True))
+            lacks, without = (
+                bounds.lacks_bytes(loads, pipeline, storage, offloaded=offloaded) for offloaded in (False, True)
+            )
             if without <= 0 < lacks:
                 config = storage.on(pipeline)
                 stepped_s = bounds.stepped_bytes(loads, pipeline, storage) * host_s

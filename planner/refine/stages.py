@@ -48,7 +48,7 @@ FEW_STAGES = 4
 """Of which any may give a layer away, not the slowest one only: where transfers are the pace, another may be it."""
 
 MOST_PAIRS = 32
-"""Pairs (max, sum) that are kept for a stage and a first layer; more than a few there are only on unlike devices."""
+"""Pairs (max, sum) that are kept for a stage and a first layer; more than a few there are only on different devices."""
 
 _SAME = 1e-9
 """Of seconds, as a share: a difference below this is rounding."""

@@ -1,6 +1,7 @@
-"""Copies on unlike devices: each takes as much of a batch, and holds as much of the state, as its devices can.
+"""Copies on different devices: each takes as much of a batch, and holds as much of the state, as its devices can.
 
-    configurations -> those whose copies lie on unlike devices -> micro-batches large enough to be shared out unequally
+    configurations -> those whose copies lie on different devices -> micro-batches large enough to be shared out
+    unequally
                    -> shares of the batch by speed -> shares of the state by room -> the best first
 
 Equal shares make fast devices wait. A copy that needs t seconds for a sequence has a rate of 1/t, and shares x have a
@@ -18,7 +19,7 @@ from functools import cached_property
 from heapq import heapify, heapreplace
 from math import inf
 
-from meshwright.cost_models.memory.peak import held_by_peers
+from meshwright.cost_models.memory.peak import held_by_class
 from meshwright.cost_models.prediction import Held
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions.decisions import Decisions
@@ -65,7 +66,7 @@ SLACK = 0.98
 
 @dataclass(frozen=True, slots=True)
 class Uneven:
-    """Unequal shares of the batch for copies on unlike devices: the best plan that becomes of what was priced, if it
+    """Unequal shares of the batch for copies on different devices: the best plan that becomes of what was priced, if it
     may be faster than the plan that is given."""
 
     def accepts(self, plan: Candidate, bench: Bench) -> bool:
@@ -108,8 +109,8 @@ def _variants(config: Config, global_batch: int) -> Iterator[Config]:
 
 
 def _cases(config: Config, bench: Bench) -> Iterator[_Case]:
-    """A configuration in the orders of ranks in which copies lie on unlike devices: as it comes, and each copy, all its
-    stages, on neighbouring ranks."""
+    """A configuration in the orders of ranks in which copies lie on different devices: as it comes, and each copy, all
+    its stages, on neighbouring ranks."""
     try:
         fold, decisions = bench.setting.fold(config), bench.decisions(config)
     except MeshwrightError:
@@ -224,14 +225,14 @@ class _Case:
     def _rooms(self, program: Program) -> list[float]:
         """For every copy, the bytes that its ranks have for what is stored in shards."""
         cluster = self.bench.cluster
-        held = held_by_peers(program, cluster, self.bench.prices.profile.memory)
+        held = held_by_class(program, cluster, self.bench.prices.profile.memory)
         rooms = [inf] * len(self.copies_s)
         for stage, own in zip(program.stages, held, strict=True):
             by_copy = _by_copy(stage.mesh.coordinates, stage.ranks, self.axis, len(rooms))
             for copy, ranks in enumerate(by_copy):
                 kinds = {cluster.device(rank).name for rank in ranks}
-                for peers, one in own:
-                    if kinds & {cluster.device(rank).name for rank in peers.ranks}:
+                for ranks_alike, one in own:
+                    if kinds & {cluster.device(rank).name for rank in ranks_alike.ranks}:
                         rooms[copy] = min(rooms[copy], _room_bytes(one, self.config.sharding))
         return [max(room, LEAST_ROOM * max(rooms)) for room in rooms]
 

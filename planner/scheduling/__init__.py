@@ -9,7 +9,7 @@
     exact.py    an integer program that proves how good an order of a small job is
 
 Named schedules are made for stages that take equally long and forwards that take as long as input and weight gradients.
-Real stages are uneven: embedding and head, layers that do not divide, unlike devices. Here the numbers decide.
+Real stages are uneven: embedding and head, layers that do not divide, different devices. Here the numbers decide.
 """
 
 from __future__ import annotations

@@ -421,8 +421,8 @@ def test_a_host_has_its_number_in_the_whole_cluster() -> None:
     assert cluster.place(27) == Place(1, 2, 3)
     assert cluster.host_index(cluster.place(27)) == 4
     assert cluster.host_index(Place(0, 1, 0)) == 1
-    assert cluster.unlike
-    assert not read_cluster("2x8xH100").unlike
+    assert cluster.heterogeneous
+    assert not read_cluster("2x8xH100").heterogeneous
     assert cluster.kinds is not None
     assert cluster.kinds(16) == "H100-80G"
     assert read_cluster("2x8xH100").kinds is None

@@ -98,7 +98,7 @@ def test_a_block(name: str, added: float) -> None:
         captured=(4 + 1) * U,
         beside_waiting=2 * U,
         beyond=0,
-        hosted=0,
+        offloaded=0,
         entering_gradients=U,
     )
     whole = passes(program(name), "block", apart=False)[1]
@@ -121,7 +121,7 @@ def test_an_end_in_eager_execution() -> None:
         captured=2 * U,
         beside_waiting=U,
         beyond=0,
-        hosted=0,
+        offloaded=0,
         entering_gradients=U,
     )
     assert found.has_logits
@@ -145,7 +145,7 @@ def test_an_end_with_a_fused_loss() -> None:
         captured=2 * U,
         beside_waiting=U,
         beyond=0,
-        hosted=0,
+        offloaded=0,
         entering_gradients=U,
     )
 
@@ -164,7 +164,7 @@ def test_what_waits_on_the_host_is_there_while_its_call_runs() -> None:
     assert found.kept == units(5)
     waiting = sum(one.nbytes for one in body.kept if one.host)
     assert waiting > 0
-    assert found.hosted == waiting
+    assert found.offloaded == waiting
     assert [size for _, size in found.entered] == [one.nbytes for one in body.kept if one.name == "x" and not one.host]
 
 

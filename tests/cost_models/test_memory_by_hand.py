@@ -24,7 +24,7 @@ from meshwright.cost_models.prediction import HELD
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.names import Degrees
 from meshwright.ir.program.program import Program
-from meshwright.ir.sharding.peers import Peers
+from meshwright.ir.sharding.rank_classes import RankClass
 from tests.cost_models.programs import DENSE, SEQ, program
 from tests.cost_models.test_memory import cluster
 from tests.cost_models.test_stage_memory_by_hand import made
@@ -181,7 +181,7 @@ def test_ranks_that_cut_a_parameter_sum_in_place(given: Any) -> None:
 
 
 def test_what_waits_on_the_host_is_there_for_every_micro_batch_in_flight(given: Any) -> None:
-    given["embed"] = replace(EMBED, passes=replace(EMBED.passes, hosted=40.0))
+    given["embed"] = replace(EMBED, passes=replace(EMBED.passes, offloaded=40.0))
     (one,) = held(single(), cluster(1), PROFILE)
     assert one.host_bytes == 36 + 40
     first, second = held(single(pp=2, microbatches=4), cluster(2), PROFILE)
@@ -374,7 +374,7 @@ def test_a_communicator_for_everybody_for_each_axis_and_for_a_pipeline(given: An
 
 def test_gradients_of_weights_keep_nothing_on_the_host(given: Any) -> None:
     """Two micro-batches are in flight in the first stage of two, and one whose gradients of weights are due is not."""
-    given["embed"] = replace(EMBED, passes=replace(EMBED.passes, hosted=40.0))
+    given["embed"] = replace(EMBED, passes=replace(EMBED.passes, offloaded=40.0))
     first, second = held(single(pp=2, microbatches=4, schedule="zb-h1"), cluster(2), PROFILE)
     assert (first.host_bytes, second.host_bytes) == (5 + 2 * 6 + 2 * 40, 2 * 6 + 7)
 
@@ -386,13 +386,13 @@ def test_ranks_that_are_not_alike(given: Any, monkeypatch: pytest.MonkeyPatch) -
     fuller = replace(BLOCK, parameters=9000.0, passes=replace(BLOCK.passes, kept=Mix(90.0)))
     leaner = replace(HEAD, passes=replace(HEAD.passes, kept=Mix(10.0), backward=Fullest(Mix(transient=300.0))))
     own: dict[Any, dict[str, BodyMemory]] = {(): BODIES, (("dp", 1),): {**BODIES, "Block": fuller, "head": leaner}}
-    alike = (Peers((0,)), Peers((1,), (("dp", 1),)))
+    alike = (RankClass((0,)), RankClass((1,), (("dp", 1),)))
 
     def seen_by(one: Program, at: Any) -> Program:
         seen.append(at)
         return one
 
-    monkeypatch.setattr(memory, "peers_of", lambda *_: alike)
+    monkeypatch.setattr(memory, "rank_classes", lambda *_: alike)
     monkeypatch.setattr(memory, "seen_by", seen_by)
     monkeypatch.setattr(memory, "body_memory", lambda body, *_, **__: own[seen[-1]][body.name])
     # Whole stages of torch make all gradients at once, whatever is asked of them.
@@ -403,7 +403,7 @@ def test_ranks_that_are_not_alike(given: Any, monkeypatch: pytest.MonkeyPatch) -
         where = joined(*names)
         sizes = [(where.device(rank).driver_memory or where.device(rank).memory).value for rank in (0, 1)]
         (told,) = held(single(dp=2), where, PROFILE)
-        both = [one for _, one in memory.held_by_peers(single(dp=2), where, PROFILE)[0]]
+        both = [one for _, one in memory.held_by_class(single(dp=2), where, PROFILE)[0]]
         assert [one.device_bytes for one in both] == sizes
         assert both[1].peak_bytes - both[0].peak_bytes > 0
         assert told == both[least]

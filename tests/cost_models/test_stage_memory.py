@@ -12,7 +12,7 @@ from meshwright.cost_models.hardware.devices import device
 from meshwright.cost_models.hardware.parts import Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import given
 from meshwright.cost_models.memory import stage as stage_memory
-from meshwright.cost_models.memory.peak import NO_RUNTIME, held, held_by_peers, holdings
+from meshwright.cost_models.memory.peak import NO_RUNTIME, held, held_by_class, holdings
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious
 from meshwright.ir.graph.graph import Input, Type
 from meshwright.ir.names import Degrees, template
@@ -121,8 +121,8 @@ def test_of_ranks_that_are_not_alike_those_count_that_have_least_room(
     fold = model(Sizes(batch=4))
     plan = batch_shares(template(fold, Degrees(dp=2)), fold, sizes)
     made = lower(fold, plan, workload=Workload(global_batch=4, seq=16, stack=STACKS["torch"], recipe="fp32"))
-    by_peers = held_by_peers(made, Cluster(pools=pools, links=(link,)), NO_RUNTIME)[0]
-    assert {peers.ranks for peers, _ in by_peers} == {(0,), (1,)}
+    by_class = held_by_class(made, Cluster(pools=pools, links=(link,)), NO_RUNTIME)[0]
+    assert {alike.ranks for alike, _ in by_class} == {(0,), (1,)}
     (one,) = held(made, Cluster(pools=pools, links=(link,)), NO_RUNTIME)
     small = device("A100-40G")
     assert one.device_bytes == (small.driver_memory or small.memory).value

@@ -33,7 +33,7 @@ PASSES = PassMemory(
     captured=0.0,
     beside_waiting=0.0,
     beyond=0.0,
-    hosted=0.0,
+    offloaded=0.0,
     entering_gradients=0.0,
 )
 EMPTY = BodyMemory(
@@ -78,7 +78,7 @@ A = made(
     {"unit": 11.0, "message": 6.0, "unit_gradients": 13.0, "travelling": 17.0, "pooled": True}
     | {"gradients": 19.0, "pooled_gradients": 3.0, "slots": SLOT},
     kept=Mix(activations=100.0, logits=1.0),
-    hosted=40.0,
+    offloaded=40.0,
     shared=((TABLE, 500.0), (BATCH, 900.0)),
     left=((STREAM, 8.0),),
     captured=2.0,
@@ -323,7 +323,7 @@ def test_what_a_stage_keeps_in_all() -> None:
     own = stage(A, B, C)
     assert own.shared == 500
     assert own.kept == {"activations": 500 + 60 + 192 + 300, "logits": 3}
-    assert (own.kept_bytes, own.hosted) == (1055, 40)
+    assert (own.kept_bytes, own.offloaded) == (1055, 40)
     assert (own.gradients, own.pooled_gradients, own.captured, own.weight_kept) == (133, 15, 14, 240)
     assert own.pooled_messages == 26 + 56
     assert stage(A, B, C, workload=replace(TORCH, stack=replace(HIDING, hides=()))).pooled_messages == 0

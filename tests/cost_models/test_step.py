@@ -1,4 +1,4 @@
-"""What crosses between stages of unlike meshes, counted by hand."""
+"""What crosses between stages of different meshes, counted by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cost_models.programs import DENSE, SEQ, fold
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (4, 1), (2, 2)])
-def test_between_unlike_meshes_the_larger_part_travels(sizes: tuple[int, int]) -> None:
+def test_between_different_meshes_the_larger_part_travels(sizes: tuple[int, int]) -> None:
     """Of two sequences of 1,024 tokens and 1,024 channels in bf16, cut along tokens by each mesh, a rank of the smaller
     one receives, or sends back, its share; the two rotary tables, of 128 numbers a token, cross whole and one way."""
     left, right = (Degrees(tp=size, sequence_parallel=size > 1) for size in sizes)

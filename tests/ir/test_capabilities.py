@@ -353,17 +353,17 @@ def test_what_cannot_be_had_together_is_refused_and_a_line_allows_it(name: str) 
     assert not list(can.refusals(decisions, DEEP))
 
 
-def test_stages_of_unlike_meshes() -> None:
+def test_stages_of_different_meshes() -> None:
     decisions = template(FOLD, Degrees(pp=2, tp=2, microbatches=2))
     *others, last = decisions.stages
     unlike = replace(decisions, stages=(*others, replace(last, mesh=Mesh((MeshAxis("dp", 2),)))))
-    assert COMBINED["unlike_meshes"](unlike, FOLD) == "2 meshes in one pipeline"
+    assert COMBINED["different_meshes"](unlike, FOLD) == "2 meshes in one pipeline"
 
 
-def test_what_stages_of_unlike_meshes_are_not_emitted_with() -> None:
+def test_what_stages_of_different_meshes_are_not_emitted_with() -> None:
     def beside(fold: Fold, *degrees: Degrees, schedule: str = "1f1b") -> str:
         plan = over_parts(fold, neighbours(*degrees), (2,) * len(degrees), Schedule(schedule, 4), "any")
-        return COMBINED["beside_unlike_meshes"](plan, fold)
+        return COMBINED["beside_different_meshes"](plan, fold)
 
     one, cut = Degrees(), Degrees(tp=2)
     fold = model(Sizes(layers=4))
@@ -382,7 +382,7 @@ def test_what_stages_of_unlike_meshes_are_not_emitted_with() -> None:
     plan = over_parts(model(Sizes(layers=6)), neighbours(one, cut, one), (2, 2, 2), Schedule("1f1b", 4), "any")
     first, second, third = plan.stages
     twice = replace(plan, stages=(first, second, replace(third, ranks=first.ranks)))
-    assert "several stages per rank" in COMBINED["beside_unlike_meshes"](twice, model(Sizes(layers=6)))
+    assert "several stages per rank" in COMBINED["beside_different_meshes"](twice, model(Sizes(layers=6)))
     sp = Degrees(tp=2, sequence_parallel=True)
     assert not beside(fold, one, sp)
     assert "a loss that is taken of each rank's tokens" in beside(model(Sizes(layers=4, vocab=15)), one, sp)

@@ -313,18 +313,18 @@ def test_the_first_blocks_that_wait_are_all_of_one_kind() -> None:
     ]  # fmt: skip
 
 
-def test_statistics_of_copies_are_not_emitted_beside_unlike_meshes() -> None:
+def test_statistics_of_copies_are_not_emitted_beside_different_meshes() -> None:
     fold = one_body(normed())
     made = decided(plan("one", bn="dp=n"), stages=2, fold=fold)
     one, other = made.stages
     unlike = Decisions(made.plans, (one, StagePlan(1, 2, Mesh.parse("tp=2"), other.ranks, other.plans)))
-    assert COMBINED["unlike_meshes"](unlike, fold) == "2 meshes in one pipeline"
-    assert COMBINED["beside_unlike_meshes"](made, fold) == ""
+    assert COMBINED["different_meshes"](unlike, fold) == "2 meshes in one pipeline"
+    assert COMBINED["beside_different_meshes"](made, fold) == ""
     # On the second mesh the plan's axis is another: it is idle there, which is told first.
-    assert COMBINED["beside_unlike_meshes"](unlike, fold) == "unlike meshes beside axis tp as -"
+    assert COMBINED["beside_different_meshes"](unlike, fold) == "different meshes beside axis tp as -"
     same_axis = Decisions(made.plans, (one, StagePlan(1, 2, Mesh.parse("dp=1"), (2,), other.plans)))
-    assert COMBINED["beside_unlike_meshes"](same_axis, fold) == (
-        "unlike meshes beside statistics that copies share in one"
+    assert COMBINED["beside_different_meshes"](same_axis, fold) == (
+        "different meshes beside statistics that copies share in one"
     )
 
 

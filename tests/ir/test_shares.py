@@ -19,8 +19,8 @@ from meshwright.ir.program.text import program_text
 from meshwright.ir.sharding.adjoint import Split, Strategy
 from meshwright.ir.sharding.layouts import Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.peers import peers_of, seen_by
 from meshwright.ir.sharding.placement import Placement, State
+from meshwright.ir.sharding.rank_classes import rank_classes, seen_by
 from meshwright.ir.sharding.shares import (
     apportioned,
     axis_of,
@@ -123,7 +123,7 @@ def test_a_program_renumbered_is_right_and_shows_other_ranks_first(name: str) ->
     """Its statements and meaning hold, and what it holds on its first rank is what that rank holds."""
     fold, program, stage = programs(name)
     bodies = {body.name: body for body in program.bodies}
-    found = peers_of([stage], bodies, on_device)
+    found = rank_classes([stage], bodies, on_device)
     assert {rank for own in found for rank in own.ranks} <= set(stage.ranks)
     for own in found:
         seen = seen_by(program, own.at)
@@ -156,13 +156,13 @@ def test_a_program_renumbered_is_the_one_of_the_shares_in_that_order(name: str) 
 def test_ranks_with_less_of_everything_on_the_same_device_are_left_out() -> None:
     _, program, stage = programs("dp zero-1")
     bodies = {body.name: body for body in program.bodies}
-    assert [own.ranks for own in peers_of([stage], bodies, None)] == [stage.ranks]
-    assert [own.ranks for own in peers_of([stage], bodies, on_device)] == [(0, 1), (2, 3)]
-    assert [own.ranks for own in peers_of([stage], bodies, lambda rank: rank % 2)] == [(0,), (1,)]
+    assert [own.ranks for own in rank_classes([stage], bodies, None)] == [stage.ranks]
+    assert [own.ranks for own in rank_classes([stage], bodies, on_device)] == [(0, 1), (2, 3)]
+    assert [own.ranks for own in rank_classes([stage], bodies, lambda rank: rank % 2)] == [(0,), (1,)]
     _, last, _ = shared("dp zero-3, micro-batches")
     fold = model()
     turned = lower(fold, last)
-    (own,) = peers_of([turned.stages[0]], {body.name: body for body in turned.bodies}, None)
+    (own,) = rank_classes([turned.stages[0]], {body.name: body for body in turned.bodies}, None)
     assert own.ranks == (1,)
 
 

@@ -54,7 +54,7 @@ def test_state_adds_up() -> None:
 def test_four_copies_share_out_state(zero: int, gathered: float, stored: float, stepped: float) -> None:
     assert ONE.stored(ZERO[zero], 4, gathered) == stored
     assert ONE.stepped(ZERO[zero], 4) == stepped
-    assert ONE.stored(ZERO[zero], 4, gathered, hosted=True) == stored - stepped
+    assert ONE.stored(ZERO[zero], 4, gathered, offloaded=True) == stored - stepped
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_what_the_fullest_group_lacks(own: dict[str, Any], storage: Storage, sty
         assert found < needed - 1000, "sums in another order give way"
     bounds = memory(style)
     stepped = bounds.stepped_bytes((FULL, less), pipeline, storage)
-    assert bounds.lacks_bytes((FULL,), pipeline, storage, hosted=True) == pytest.approx(needed - stepped - 1000)
+    assert bounds.lacks_bytes((FULL,), pipeline, storage, offloaded=True) == pytest.approx(needed - stepped - 1000)
 
 
 @pytest.mark.parametrize(

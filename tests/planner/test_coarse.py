@@ -78,7 +78,7 @@ def full(*schedules: tuple[str, int], **changes: Any) -> CoarseBounds:
 
 
 @pytest.mark.parametrize(
-    ("own", "hosted", "expected"),
+    ("own", "offloaded", "expected"),
     [
         # Cut by two outside and by four inside; eight copies there, four here. First the optimizer's state over all
         # copies, and of parameters what is read of them; then all.
@@ -107,8 +107,8 @@ def full(*schedules: tuple[str, int], **changes: Any) -> CoarseBounds:
         ({}, False, [((100 + 800 + 40 + 160, 90), (70, 5))] * 2),
     ],
 )
-def test_state_of_bodies(own: Any, hosted: bool, expected: Any) -> None:
-    found = full().state_bytes(config(**own), hosted=hosted)
+def test_state_of_bodies(own: Any, offloaded: bool, expected: Any) -> None:
+    found = full().state_bytes(config(**own), offloaded=offloaded)
     assert [(tuple(held), tuple(graded)) for held, graded in found] == [
         (pytest.approx(held), pytest.approx(graded)) for held, graded in expected
     ]
@@ -335,7 +335,7 @@ class Bound(CoarseBounds):
     def used_bytes(self, base: Config, sequences: int) -> Any:
         return sequences
 
-    def fullest(self, config: Config, used: Any, *, hosted: bool = False) -> Any:
+    def fullest(self, config: Config, used: Any, *, offloaded: bool = False) -> Any:
         return self.shapes[config][0]
 
     def longest_s(self, config: Config, phases: Any) -> Any:

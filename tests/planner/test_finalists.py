@@ -98,7 +98,7 @@ class Told:
 
     @property
     def prices(self) -> Any:
-        return SimpleNamespace(cluster=SimpleNamespace(unlike=self.unlike, pools=(1, 2), ranks=8))
+        return SimpleNamespace(cluster=SimpleNamespace(heterogeneous=self.unlike, pools=(1, 2), ranks=8))
 
     @property
     def space(self) -> Any:

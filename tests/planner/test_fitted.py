@@ -161,7 +161,7 @@ def test_placed_shared_out_and_placed_again(
     def counted(decisions: Any, prediction: Any, fold: Any) -> Candidate:
         return Candidate(decisions, prediction, (1, 2) if decisions[0] == "b" else (2, 1), (9,))
 
-    own = bench(cluster=SimpleNamespace(ranks=ranks, unlike=unlike), fold=lambda plan: "fold", candidate=counted)
+    own = bench(cluster=SimpleNamespace(ranks=ranks, heterogeneous=unlike), fold=lambda plan: "fold", candidate=counted)
     usual = config(pp=2)
     start: Any = Candidate("plan", price(9.0), (1, 2), (), usual, usual)  # type: ignore[arg-type]
     found = list(Fitted(limit).neighbours(start, own))

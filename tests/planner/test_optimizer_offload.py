@@ -89,9 +89,9 @@ class Shapes:
     def loads(self, pipeline: Config) -> str:
         return "loads"
 
-    def lacks_bytes(self, loads: str, pipeline: Config, storage: Storage, *, hosted: bool) -> float:
+    def lacks_bytes(self, loads: str, pipeline: Config, storage: Storage, *, offloaded: bool) -> float:
         assert loads == "loads"
-        return {0: (5.0, 0.5), 1: (5.0, 0.0), 2: (0.5, -5.0), 3: (0.0, -9.0)}[storage.zero][hosted]
+        return {0: (5.0, 0.5), 1: (5.0, 0.0), 2: (0.5, -5.0), 3: (0.0, -9.0)}[storage.zero][offloaded]
 
     def stepped_bytes(self, loads: str, pipeline: Config, storage: Storage) -> float:
         return 160.0 / (1 + storage.zero)
@@ -109,8 +109,8 @@ class CoarseBounds:
         assert sequences == 4
         return base.mbs / 2
 
-    def fullest(self, sized: Config, used: tuple[Config, int], *, hosted: bool) -> Any:
-        assert hosted
+    def fullest(self, sized: Config, used: tuple[Config, int], *, offloaded: bool) -> Any:
+        assert offloaded
         assert used == (replace(sized, pp=1, microbatches=1), 4)
         if sized.mbs == 3:
             return None

@@ -24,7 +24,7 @@ from meshwright.ir.errors import RanksMissing
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.planner.refine.candidate import Candidate, idle_ranks
 from meshwright.planner.refine.placement.placement import Placement, assignment_of, on_ranks
-from meshwright.planner.refine.placement.symmetry import Seats
+from meshwright.planner.refine.placement.symmetry import Symmetry
 from tests.planner import told
 from tests.planner.refining import CLUSTERS, LLAMA, Case, example, hosts
 
@@ -115,15 +115,15 @@ def test_exchanging_what_is_alike_changes_no_price(small: str, name: str, draw: 
     fold, plan = case.plan("tp=2,pp=7,split=spread")
     assert len(assignment_of(plan)) == cluster.ranks == 28
     one = on_ranks(plan, ranks)
-    other = on_ranks(plan, Seats(cluster).canonical(ranks))
+    other = on_ranks(plan, Symmetry(cluster).canonical(ranks))
     assert sorted(assignment_of(other)) == sorted(ranks)
     assert case.price(fold, one).worth == case.price(fold, other).worth
-    assert Seats(cluster).canonical(assignment_of(other)) == assignment_of(other)
+    assert Symmetry(cluster).canonical(assignment_of(other)) == assignment_of(other)
 
 
 def test_islands_may_span_hosts() -> None:
     """Racks of eighteen hosts are what is exchanged, and the hosts of a rack."""
-    seats = Seats(read_cluster("36x4xGB200"))
+    seats = Symmetry(read_cluster("36x4xGB200"))
     assert [len(unit.ranks) for unit in seats.units] == [72, 72]
     swapped = [*range(72, 144), *range(72)]
     assert seats.canonical(swapped) == tuple(range(144))
@@ -132,10 +132,10 @@ def test_islands_may_span_hosts() -> None:
 
 def test_what_a_matrix_tells_apart_keeps_its_name() -> None:
     """By host, devices of a host stay alike; by device nothing is."""
-    by_host = Seats(hosts(2, [[0, 100], [100, 0]]))
+    by_host = Symmetry(hosts(2, [[0, 100], [100, 0]]))
     assert by_host.canonical([5, 4, 1]) == (4, 5, 0)
     rows = [[0.0 if one == other else 100.0 for other in range(8)] for one in range(8)]
-    assert Seats(hosts(2, rows)).canonical([5, 4, 1]) == (5, 4, 1)
+    assert Symmetry(hosts(2, rows)).canonical([5, 4, 1]) == (5, 4, 1)
 
 
 def test_a_slower_pair_moves_the_plan_or_takes_longer(small: str) -> None:
@@ -462,29 +462,29 @@ def test_what_plans_are_ranked_by() -> None:
 
 def test_seats_of_unlike_hosts() -> None:
     """Six devices in islands of four and two: what can be exchanged has the same size."""
-    seats = Seats(read(PAIRS.format(hosts=1, each=6, island=4)))
+    seats = Symmetry(read(PAIRS.format(hosts=1, each=6, island=4)))
     assert [unit.islands for unit in seats.units] == [((0, 1, 2, 3), (4, 5))]
     assert seats.nested
     assert seats.canonical([4, 3, 5, 2]) == (4, 0, 5, 1)
-    pairs = Seats(read(PAIRS.format(hosts=2, each=4, island=2)))
+    pairs = Symmetry(read(PAIRS.format(hosts=2, each=4, island=2)))
     assert pairs.canonical([6, 4, 7, 1]) == (0, 2, 1, 4)
     assert pairs.blocks(2) == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert [pairs.unit_of(rank) for rank in (0, 3, 4)] == [0, 0, 1]
     assert (pairs.kind(0), pairs.block) == (pairs.kind(7), 4)
-    assert not Seats(hosts(2)).nested
-    assert not Seats(read_cluster("1x4xL40S")).nested
-    assert Seats(read_cluster("1x4xL40S")).canonical([3, 1]) == (0, 1)
+    assert not Symmetry(hosts(2)).nested
+    assert not Symmetry(read_cluster("1x4xL40S")).nested
+    assert Symmetry(read_cluster("1x4xL40S")).canonical([3, 1]) == (0, 1)
 
 
 def test_seats_of_two_pools() -> None:
     """Blocks divide the hosts of both; a shape takes hosts of one size as alike, whatever they hold."""
     text = TWO_POOLS.replace("gpus_per_host = 2", "gpus_per_host = 6", 1).replace("hosts = 1", "hosts = 2")
-    seats = Seats(read(text))
+    seats = Symmetry(read(text))
     assert (seats.block, seats.by_device, seats.measured) == (2, False, False)
     assert [seats.pool_of(rank) for rank in (0, 11, 12, 15)] == [0, 0, 1, 1]
     assert [seats.device_of(rank) for rank in (11, 12)] == ["H100-80G", "A100-80G"]
     assert seats.canonical([14, 7, 12, 0]) == (12, 0, 14, 6)
-    alike = Seats(read(TWO_POOLS))
+    alike = Symmetry(read(TWO_POOLS))
     assert alike.canonical([2, 0]) == (2, 0)
     assert alike.shape([2, 0]) == (0, 2)
     assert alike.kind(0) != alike.kind(2)

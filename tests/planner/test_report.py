@@ -130,7 +130,7 @@ def test_unequal_shares_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(report._refinements(solved(refined=refined()))) == [
         FASTER,
         LAYERS,
-        "copies on unlike devices take unequal shares of every micro-batch: 3:1",
+        "copies on different devices take unequal shares of every micro-batch: 3:1",
         "of what ZeRO cuts they hold as much as they have room for: 75.0%:12.5%:12.5%",
     ]
 

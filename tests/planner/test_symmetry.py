@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.cost_models.hardware.toml import read
-from meshwright.planner.refine.placement.symmetry import Seats
+from meshwright.planner.refine.placement.symmetry import Symmetry
 
 POOL = """
 [[pool]]
@@ -22,10 +22,10 @@ latency_us = 5
 """
 
 
-def seats(fast: tuple[int, int], slow: tuple[int, int], gpu: str = "A100-80G") -> Seats:
+def seats(fast: tuple[int, int], slow: tuple[int, int], gpu: str = "A100-80G") -> Symmetry:
     """Hosts and devices of each of two pools."""
     first = POOL.format(name="fast", gpu="H100", hosts=fast[0], count=fast[1])
-    return Seats(read(first + POOL.format(name="slow", gpu=gpu, hosts=slow[0], count=slow[1]) + LINK))
+    return Symmetry(read(first + POOL.format(name="slow", gpu=gpu, hosts=slow[0], count=slow[1]) + LINK))
 
 
 def test_hosts_of_a_pool_are_exchangeable() -> None:

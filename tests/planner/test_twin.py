@@ -166,7 +166,7 @@ def test_another_structure_is_refused() -> None:
         projected(plan.decisions, plan.fold, replace(plan.fold, bodies=bodies), sizes_of(plan.decisions, 8, 4), "any")
 
 
-def test_stages_of_unlike_meshes_keep_theirs(tmp_path: Path) -> None:
+def test_stages_of_different_meshes_keep_theirs(tmp_path: Path) -> None:
     plan = over_unlike(OWN, Degrees(dp=2, tp=4), Degrees(tp=8), Degrees(tp=8))
     made = twinned(plan, tmp_path)
     first, second = made.subject.decisions.stages

@@ -47,7 +47,7 @@ def sizes(*meshes: str, microbatches: int = 4) -> Sizes:
             sizes("dp=4 tp=2"),
             {"dp": 4, "cp": 1, "tp": 2, "ep": 1, "etp": 0, "shard": 1, "pp": 1, "mbs": 2},
         ),
-        # stages of unlike meshes have names of their own: as many sequences as the largest of them has ranks
+        # stages of different meshes have names of their own: as many sequences as the largest of them has ranks
         (
             "tp=2,cp=2,dp=2,ep=2,etp=1,shard=2,zero=1,pp=2",
             16,

@@ -373,7 +373,7 @@ def test_room_for_states_where_there_is_least(monkeypatch: pytest.MonkeyPatch) -
     case.bench = SimpleNamespace(cluster=cluster, prices=prices)
     case.axis, case.copies_s = "dp", (1.0, 2.0)
     told: list[Any] = []
-    monkeypatch.setattr(module, "held_by_peers", lambda program, *given: told)
+    monkeypatch.setattr(module, "held_by_class", lambda program, *given: told)
     for peaks, zero, rooms in (
         ((60, 80, 70, 70), 0, [0.98 * 30, 0.98 * 20]),
         ((60, 80, 70, 70), 1, [0.98 * 30 + 7, 0.98 * 20 + 7]),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.printed.axes import axes_of
-from meshwright.backends.torch_.emit.read.unlike import kinds_of
+from meshwright.backends.torch_.emit.read.heterogeneous import kinds_of
 from meshwright.backends.torch_.emit.write.steps.weighing import weight_of
 from meshwright.ir.analysis.microbatch import microbatch
 from meshwright.ir.analysis.weights import COUNT, SUM, Step, Weight

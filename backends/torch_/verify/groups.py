@@ -26,7 +26,7 @@ from meshwright.ir.program.crossing import End, messages
 from meshwright.ir.program.program import Program, Ring, Tie
 from meshwright.ir.program.ties import ends_of, exchanged
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.peers import places_of, seen_by
+from meshwright.ir.sharding.rank_classes import places_of, seen_by
 from meshwright.ir.target.workload import Workload
 
 FINITE_BYTES = 4

@@ -8,8 +8,8 @@ lowered and priced by the evaluator, and the answer is the best of them, never w
 
 1. *Orders.* The places of a plan are a box: groups of ranks x mesh axes. Some factor of every dimension, together a
    host's devices, goes inside the hosts; what is left goes over the hosts in every order of the dimensions, with the
-   pools in every order. Plans whose groups have unlike meshes keep each group together, and the groups are ordered.
-2. *Exchanges.* From the best of these, blocks of ranks are exchanged between units that differ (`Seats`), also for
+   pools in every order. Plans whose groups have different meshes keep each group together, and the groups are ordered.
+2. *Exchanges.* From the best of these, blocks of ranks are exchanged between units that differ (`Symmetry`), also for
    blocks that the plan leaves idle, until no exchange helps. Where there are no more than `FEW` arrangements of blocks
    all of them are tried, so that small clusters are solved exactly over them.
 
@@ -35,13 +35,13 @@ from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import RanksMissing
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.improvement import Bench
-from meshwright.planner.refine.placement.symmetry import Assignment, Seats
+from meshwright.planner.refine.placement.symmetry import Assignment, Symmetry
 
 MOST_PRICED = 400
 """Assignments that are priced for one plan, unless told otherwise: about a second."""
 
 FEW = 120
-"""Arrangements of blocks that are all tried: those of five unlike hosts."""
+"""Arrangements of blocks that are all tried: those of five different hosts."""
 
 MOST_SINGLE = 16
 """Ranks of a plan that are exchanged one by one where devices are measured; more are exchanged by blocks only."""
@@ -54,7 +54,7 @@ MOST_WAYS = 8
 
 MOST_POOL_ORDERS = 24
 MOST_GROUP_ORDERS = 24
-"""Orders of pools, and of groups with unlike meshes: all of them up to four."""
+"""Orders of pools, and of groups with different meshes: all of them up to four."""
 
 
 _Way = tuple[tuple[str, ...], ...]
@@ -111,7 +111,7 @@ class Placement:
         search = _Search(plan, bench, self.limit)
         held = [sorted(search.best), *(sorted(_first(ranks, len(search.best))) for ranks in self.offered)]
         for ranks in dict.fromkeys(map(tuple, held)):
-            for assignment in _ordered(plan.decisions, search.seats, ranks):
+            for assignment in _ordered(plan.decisions, search.symmetry, ranks):
                 search.consider(assignment)
         search.exchange()
         others = sorted(
@@ -145,11 +145,11 @@ class _Search:
     def __init__(self, plan: Candidate, bench: Bench, limit: int) -> None:
         self.decisions, self.bench, self.limit = plan.decisions, bench, limit
         self.fold = bench.fold(plan)
-        self.seats = Seats(bench.cluster)
+        self.symmetry = Symmetry(bench.cluster)
         self.matrix = bench.cluster.matrix
         self.prediction, self.worth = plan.prediction, plan.worth
         self.priced = 1
-        self.best = self.seats.canonical(assignment_of(plan.decisions))
+        self.best = self.symmetry.canonical(assignment_of(plan.decisions))
         self.seen = {self.best: self.worth}
         self.ways: dict[_Way, tuple[Worth, Assignment, Prediction]] = {}
         """The best assignment of every way to give kinds of devices to groups."""
@@ -157,7 +157,7 @@ class _Search:
 
     def consider(self, assignment: Sequence[int]) -> Worth | None:
         """What an assignment is worth: as it was found before, or priced now; None if no price is left."""
-        canonical = self.seats.canonical(assignment)
+        canonical = self.symmetry.canonical(assignment)
         if canonical in self.seen:
             return self.seen[canonical]
         if self.priced >= self.limit:
@@ -174,20 +174,20 @@ class _Search:
         way, start = [], 0
         for group in self.decisions.groups:
             held = assignment[start : start + len(group)]
-            way.append(tuple(sorted({self.seats.device_of(rank) for rank in held})))
+            way.append(tuple(sorted({self.symmetry.device_of(rank) for rank in held})))
             start += len(group)
         if tuple(way) not in self.ways or found < self.ways[tuple(way)][0]:
             self.ways[tuple(way)] = found, assignment, prediction
 
     def exchange(self) -> None:
         """Exchange blocks between units that differ, as long as that helps; then, where devices do, single ranks."""
-        self._exchange(self.seats.blocks(self.seats.block))
-        if self.seats.by_device and len(self.best) <= MOST_SINGLE:
-            self._exchange(self.seats.blocks(1))
+        self._exchange(self.symmetry.blocks(self.symmetry.block))
+        if self.symmetry.by_device and len(self.best) <= MOST_SINGLE:
+            self._exchange(self.symmetry.blocks(1))
 
     def _exchange(self, blocks: Sequence[tuple[int, ...]]) -> None:
-        kinds = [self.seats.kind(block[0]) for block in blocks]
-        if self.seats.by_device:
+        kinds = [self.symmetry.kind(block[0]) for block in blocks]
+        if self.symmetry.by_device:
             kinds = [block[:1] for block in blocks]
         if len(set(kinds)) == 1:
             return
@@ -202,9 +202,9 @@ class _Search:
         """The best of each shape: of assignments that become the same where units are taken as alike. First the shape
         that came in."""
         shapes: dict[Assignment, Assignment] = {}
-        first = self.seats.shape(assignment_of(self.decisions))
+        first = self.symmetry.shape(assignment_of(self.decisions))
         for assignment in sorted(self.seen, key=lambda one: (self.seen[one], one)):
-            shapes.setdefault(self.seats.shape(assignment), assignment)
+            shapes.setdefault(self.symmetry.shape(assignment), assignment)
         others = [assignment for shape, assignment in shapes.items() if shape != first]
         return [shapes[first], *others[:MOST_SHAPES]]
 
@@ -235,7 +235,7 @@ class _Search:
         """What is measured worst from here; whoever sits there is exchanged first."""
         if self.matrix is None:
             return 0.0
-        row = block[0] if self.seats.by_device else self.seats.unit_of(block[0])
+        row = block[0] if self.symmetry.by_device else self.symmetry.unit_of(block[0])
         if row >= len(self.matrix.rows):
             return 0.0
         return min((rate for at, rate in enumerate(self.matrix.rows[row]) if at != row), default=0.0)
@@ -266,18 +266,18 @@ def _flat(blocks: Iterable[Sequence[int]]) -> Iterator[int]:
 # Orders --------------------------------------------------------------------------------------------------------------
 
 
-def _ordered(decisions: Decisions, seats: Seats, ranks: Sequence[int]) -> Iterator[Assignment]:
+def _ordered(decisions: Decisions, symmetry: Symmetry, ranks: Sequence[int]) -> Iterator[Assignment]:
     """Assignments to these ranks, place by place in every order that `_places` has."""
-    pools = list(dict.fromkeys(map(seats.pool_of, ranks)))
-    by_pool = {pool: [rank for rank in ranks if seats.pool_of(rank) == pool] for pool in pools}
-    for places in _places(decisions, seats, several=len(pools) > 1):
+    pools = list(dict.fromkeys(map(symmetry.pool_of, ranks)))
+    by_pool = {pool: [rank for rank in ranks if symmetry.pool_of(rank) == pool] for pool in pools}
+    for places in _places(decisions, symmetry, several=len(pools) > 1):
         for order in islice(permutations(pools), MOST_POOL_ORDERS):
             found = np.empty(len(ranks), dtype=np.int64)
             found[places] = [rank for pool in order for rank in by_pool[pool]]
             yield tuple(found.tolist())
 
 
-def _places(decisions: Decisions, seats: Seats, *, several: bool) -> Iterator[NDArray[np.int64]]:
+def _places(decisions: Decisions, symmetry: Symmetry, *, several: bool) -> Iterator[NDArray[np.int64]]:
     """The places of a plan in the order in which they take ranks."""
     groups = decisions.groups
     meshes = {stage.ranks: stage.mesh for stage in decisions.stages}
@@ -287,15 +287,15 @@ def _places(decisions: Decisions, seats: Seats, *, several: bool) -> Iterator[ND
     mesh = meshes[groups[0]]
     sizes = (len(groups), *(axis.size for axis in mesh.axes))
     box = np.arange(prod(sizes), dtype=np.int64)
-    all_orders = several or seats.measured
-    for inner in _inside(sizes, seats.block):
+    all_orders = several or symmetry.measured
+    for inner in _inside(sizes, symmetry.block):
         outer = [size // part for size, part in zip(sizes, inner, strict=True)]
         halves = box.reshape([part for pair in zip(outer, inner, strict=True) for part in pair])
         insides = [2 * dim + 1 for dim in range(len(sizes))]
         moved = [2 * dim for dim, size in enumerate(outer) if size > 1]
         fixed = [2 * dim for dim, size in enumerate(outer) if size == 1]
         for over in permutations(moved) if all_orders else [tuple(moved)]:
-            for within in _within(insides, inner) if seats.nested else [insides]:
+            for within in _within(insides, inner) if symmetry.nested else [insides]:
                 yield halves.transpose([*fixed, *over, *within]).reshape(-1)
 
 

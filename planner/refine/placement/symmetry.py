@@ -1,8 +1,8 @@
-"""Where ranks can sit: the units of a cluster, which are alike, and one name for arrangements that cost the same.
+"""The symmetry of a cluster: its units, which of them are alike, and one name for assignments that cost the same.
 
 A *unit* is a host, or the hosts that one scale-up island joins. An *assignment* gives every place of a plan (group by
 group, each in the order of its mesh) a rank of the cluster. Units of one pool are alike, and so are the islands of a
-host and the devices of an island: exchanging them changes no price. `Seats.canonical` renames them in the order in
+host and the devices of an island: exchanging them changes no price. `Symmetry.canonical` renames them in the order in
 which an assignment first comes to them, so that of all assignments that differ by such exchanges one is priced. A link
 matrix tells hosts apart, or devices: what it tells apart keeps its name.
 """
@@ -37,8 +37,8 @@ class Unit:
         return tuple(rank for island in self.islands for rank in island)
 
 
-class Seats:
-    """The units of a cluster."""
+class Symmetry:
+    """The units of a cluster, and which of them can be exchanged at no cost."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.by_device = cluster.matrix is not None and len(cluster.matrix.rows) != cluster.hosts

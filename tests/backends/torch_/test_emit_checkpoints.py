@@ -222,7 +222,7 @@ def test_a_parameter_of_two_stages_is_clipped_as_one(plan: str, found: dict[str,
 
 
 @pytest.mark.e2e
-def test_stages_of_unlike_meshes_save_what_they_took_up(found: dict[str, dict[str, Any]]) -> None:
+def test_stages_of_different_meshes_save_what_they_took_up(found: dict[str, dict[str, Any]]) -> None:
     """Fused weights that one of them cuts are in the model's order."""
     assert_taken_up("2 + 1, fused weights", found)
     assert_goes_on("2 + 1, fused weights", found)

@@ -492,7 +492,7 @@ SAID: dict[str, dict[str, Any]] = {
         "flattened": (),
         "partial_gradients": False,
         "spread": False,
-        "hosted": False,
+        "offloaded": False,
         "optimizer": "torch.optim.Optimizer",
     },
     "copies, micro-batches": {"wrapped": True, "called": "DistributedDataParallel", "microbatches": 2},
@@ -526,7 +526,7 @@ SAID: dict[str, dict[str, Any]] = {
     "pp x zero 2": {"hidden": True, "stays_gathered": True},
     "pp x zero 3": {"hidden": True, "stays_gathered": False},
     "pp x cp": {"summed": True, "added": True, "wrapped": False},
-    "states on the host": {"hosted": True, "optimizer": "OnHost"},
+    "states on the host": {"offloaded": True, "optimizer": "OnHost"},
 }
 
 

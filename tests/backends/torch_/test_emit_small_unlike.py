@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from meshwright.backends.subject import Subject
-from meshwright.backends.torch_.emit.read.unlike import Unlike, joined_kinds, kinds_of, merged
+from meshwright.backends.torch_.emit.read.heterogeneous import Heterogeneous, joined_kinds, kinds_of, merged
 from meshwright.ir.decisions.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.names import Degrees
@@ -50,7 +50,7 @@ def test_stages_of_a_mesh_are_one_kind_and_the_last_stage_is_of_the_last() -> No
             assert ("head" in bodies) == (kind is kinds[-1]), (degrees, only)
 
 
-def joined(plan: Subject) -> Unlike:
+def joined(plan: Subject) -> Heterogeneous:
     return joined_kinds([parts_of(kind) for kind in kinds_of(plan)])
 
 
@@ -85,13 +85,13 @@ UNLIKE_REFUSED: dict[str, tuple[Callable[[], Subject], str]] = {
 }
 
 
-def test_what_is_not_written_beside_unlike_meshes() -> None:
+def test_what_is_not_written_beside_different_meshes() -> None:
     for what, (made, says) in UNLIKE_REFUSED.items():
         with pytest.raises(EmissionSchedule) as refused:
             joined(made())
         assert refused.value.cause == f"this is not emitted yet beside them: {says}", what
         assert (refused.value.place, refused.value.fix) == (
-            "stages of unlike meshes",
+            "stages of different meshes",
             "plan with --fix pp=1, or with degrees (--fix tp=, dp=), which all stages have",
         ), what
 

@@ -109,7 +109,7 @@ def test_searches_pass_over_what_statistics_of_copies_are_not_emitted_beside(pla
     (stage,) = plan.decisions.stages
     other = replace(stage, mesh=Mesh((MeshAxis("dp", 4),)), ranks=tuple(range(2, 6)))
     unlike = replace(plan.decisions, stages=(stage, other))
-    assert "statistics that copies share" in COMBINED["beside_unlike_meshes"](unlike, plan.fold)
+    assert "statistics that copies share" in COMBINED["beside_different_meshes"](unlike, plan.fold)
 
 
 @pytest.mark.e2e

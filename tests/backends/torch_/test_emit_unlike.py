@@ -87,7 +87,7 @@ def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", EXACT)
-def test_stages_of_unlike_meshes_are_exact_and_communicate_what_they_say(
+def test_stages_of_different_meshes_are_exact_and_communicate_what_they_say(
     kind: str, found: dict[str, Verified], plans: dict[str, Subject]
 ) -> None:
     one = found[kind]
@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_not_emitted_beside_unlike_meshes_is_refused(what: str, tmp_path: Path) -> None:
+def test_what_is_not_emitted_beside_different_meshes_is_refused(what: str, tmp_path: Path) -> None:
     """By the target too, so that searches pass over it."""
     case, says = REFUSED[what]
     plan = subject(case)

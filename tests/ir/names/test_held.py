@@ -221,7 +221,7 @@ def test_what_bodies_do_unlike_one_another_is_of_all_together() -> None:
         assert values_of(replace(both, plans=plans), "tp", 1, 2) == (degree,)
 
 
-def test_stages_of_unlike_meshes_have_no_one_degree() -> None:
+def test_stages_of_different_meshes_have_no_one_degree() -> None:
     """Two copies on the first stage and four on the last are neither; a micro-batch of four samples may still have
     been cut for two, which divide both."""
     made = template(FOLD, Degrees(dp=2, pp=2, microbatches=2))

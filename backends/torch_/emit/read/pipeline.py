@@ -132,7 +132,7 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
             for (stage, _), own in zip(tie.holders, by, strict=True)
         }
         if len(parts) > len({mesh for mesh, _ in parts}):
-            raise _refuse(f"{tie.path}, which stages hold in unlike parts")
+            raise _refuse(f"{tie.path}, which stages hold in different parts")
         found.append(tuple(dict.fromkeys(names)))
     return [names for names in found if len(names) > 1]
 

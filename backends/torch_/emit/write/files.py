@@ -14,6 +14,7 @@ from meshwright.backends.torch_.emit.printed.axes import in_one_sum, printed_axe
 from meshwright.backends.torch_.emit.read.allowed import check_plan
 from meshwright.backends.torch_.emit.read.axes import Axes, cuts_more
 from meshwright.backends.torch_.emit.read.copies import COPIED, Copies
+from meshwright.backends.torch_.emit.read.heterogeneous import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.read.precision import Precision, precision_of
 from meshwright.backends.torch_.emit.read.recompute import recomputed
 from meshwright.backends.torch_.emit.read.storage import (
@@ -25,13 +26,12 @@ from meshwright.backends.torch_.emit.read.storage import (
     scalars_of,
     whole_of,
 )
-from meshwright.backends.torch_.emit.read.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.write.initial import built_whole
 from meshwright.backends.torch_.emit.write.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.write.parts import Parts
-from meshwright.backends.torch_.emit.write.script import scripts, unlike_scripts
+from meshwright.backends.torch_.emit.write.script import heterogeneous_scripts, scripts
+from meshwright.backends.torch_.emit.write.stages.heterogeneous import heterogeneous_orders
 from meshwright.backends.torch_.emit.write.stages.schedule import LISTS, action_lists, class_of
-from meshwright.backends.torch_.emit.write.stages.unlike import unlike_orders
 from meshwright.ir.errors import EmissionModule, EmissionPrinted, NotEmitted
 
 __all__ = ["Files", "Subject", "emit"]
@@ -59,8 +59,12 @@ def _emitted(subject: Subject, folder: Path) -> Files:
         kinds.append(parts_of(kind, folder, [one.printed for one in kinds if one.printed is not None]))
     parts, lists = kinds[0], list[tuple[str, str]]()
     if len(kinds) > 1:
-        unlike = joined_kinds(kinds)
-        parts, texts, lists = unlike.main, unlike_scripts(unlike), [(LISTS, unlike_orders(unlike))]
+        heterogeneous = joined_kinds(kinds)
+        parts, texts, lists = (
+            heterogeneous.main,
+            heterogeneous_scripts(heterogeneous),
+            [(LISTS, heterogeneous_orders(heterogeneous))],
+        )
     else:
         texts = scripts(parts)
         if parts.pipeline and class_of(parts) is None:
@@ -71,7 +75,7 @@ def _emitted(subject: Subject, folder: Path) -> Files:
 
 
 def parts_of(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
-    """What the script of a plan says; of one with unlike stages, of those of one kind, `beside` others."""
+    """What the script of a plan says; of one with different stages, of those of one kind, `beside` others."""
     return _printed_parts(subject, folder, beside) if subject.prints else _own_parts(subject, folder)
 
 
@@ -112,7 +116,7 @@ def check_called(subject: Subject, kept: Kept) -> None:
 def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> None:
     """Refuse parameters of which some data and context axes have copies and others parts, or alike ones, where neither
     `fully_shard` nor the script adds their gradients up as they are kept."""
-    unlike = len({stage.mesh for stage in subject.decisions.stages}) > 1
+    heterogeneous = len({stage.mesh for stage in subject.decisions.stages}) > 1
     paths = {(piece.plan.name, path) for piece in subject.pieces for path in scalars_of(piece)}
     for name, along in (*copies.of_apart.items(), *copies.of_alike.items()):
         place = f"plan {', '.join(name)}"
@@ -120,7 +124,7 @@ def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> No
             raise EmissionPrinted(place=place, cause=f"it has no copies to add up along {'.'.join(along)}")
         others = set(axes.copies) - set(along)
         if name in copies.of_apart:  # the others shard it, or the script adds up its gradients over these
-            wrong = not others <= set(kept.over) and (unlike or bool(others.intersection(kept.over)))
+            wrong = not others <= set(kept.over) and (heterogeneous or bool(others.intersection(kept.over)))
         else:
             wrong = not set(along) <= set(kept.over)
         if kept.units and (bool(others) if name in paths else wrong):

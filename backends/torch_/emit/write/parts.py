@@ -35,7 +35,7 @@ class Parts:
     model: str
     """The model file, from the folder of the script."""
     by_stage: tuple[Axes, ...] = ()
-    """The axes of every stage, where their meshes are unlike: this is what the script says of one kind of them then."""
+    """The axes of every stage, where their meshes differ: this is what the script says of one kind of them then."""
     sections_by_stage: Mapping[str, tuple[int, Sizes, tuple[int, ...]]] = field(default_factory=dict)
     """What all of them cut in sections: dimensions and sizes by names, and the parts of every stage."""
     in_units: Set[int] = frozenset()
@@ -43,7 +43,7 @@ class Parts:
     printed: Printed | None = None
     """The model as it is printed, where that is how it is cut."""
     printed_by_stage: tuple[Printed, ...] = ()
-    """The same of every stage, where their meshes are unlike."""
+    """The same of every stage, where their meshes differ."""
     kind: str = ""
     """What these stages are called then, in names of functions and tables."""
 
@@ -210,14 +210,14 @@ class Parts:
         return tuple(reversed(by_module.values()))
 
     @property
-    def hosted(self) -> bool:
+    def offloaded(self) -> bool:
         """Whether the optimizer's state lies in the host's memory."""
         return self.subject.decisions.offload.optimizer
 
     @property
     def optimizer(self) -> str:
         """The class of what `make_optimizer` returns, as far as a script must know it."""
-        return "OnHost" if self.hosted else "torch.optim.Optimizer"
+        return "OnHost" if self.offloaded else "torch.optim.Optimizer"
 
     @property
     def async_tp(self) -> bool:

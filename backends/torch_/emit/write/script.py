@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
+from meshwright.backends.torch_.emit.read.heterogeneous import Heterogeneous
 from meshwright.backends.torch_.emit.read.storage import WHOLE
-from meshwright.backends.torch_.emit.read.unlike import Unlike
 from meshwright.backends.torch_.emit.write.frame.attention import within
 from meshwright.backends.torch_.emit.write.frame.checkpoints import FLAT, resume, save
 from meshwright.backends.torch_.emit.write.frame.entry import load, main, make_optimizer, start
@@ -20,18 +20,18 @@ from meshwright.backends.torch_.emit.write.memory.host import on_host
 from meshwright.backends.torch_.emit.write.memory.recompute import recomputing
 from meshwright.backends.torch_.emit.write.memory.waiting import waiting
 from meshwright.backends.torch_.emit.write.parts import Parts
-from meshwright.backends.torch_.emit.write.stages.pipeline import pipeline_step, stage_constants, stage_sections, staged
-from meshwright.backends.torch_.emit.write.stages.unlike import (
+from meshwright.backends.torch_.emit.write.stages.heterogeneous import (
+    heterogeneous_axes,
+    heterogeneous_batches,
+    heterogeneous_clip,
+    heterogeneous_constants,
+    heterogeneous_draw,
+    heterogeneous_sections,
+    heterogeneous_start,
+    heterogeneous_step,
     shards,
-    unlike_axes,
-    unlike_batches,
-    unlike_clip,
-    unlike_constants,
-    unlike_draw,
-    unlike_sections,
-    unlike_start,
-    unlike_step,
 )
+from meshwright.backends.torch_.emit.write.stages.pipeline import pipeline_step, stage_constants, stage_sections, staged
 from meshwright.backends.torch_.emit.write.steps.alike import shard_alike
 from meshwright.backends.torch_.emit.write.steps.batch import batches, draws_along, seeded, shares
 from meshwright.backends.torch_.emit.write.steps.clipping import clip
@@ -81,19 +81,29 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     return ((SCRIPT, written(head, statements(fixed), joined_sections(text))),)
 
 
-def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
-    """The same of a pipeline whose stages have unlike meshes."""
-    parts = unlike.main
-    ahead = needed(unlike.kinds)
+def heterogeneous_scripts(heterogeneous: Heterogeneous) -> tuple[tuple[str, str], ...]:
+    """The same of a pipeline whose stages have different meshes."""
+    parts = heterogeneous.main
+    ahead = needed(heterogeneous.kinds)
     cut = (
-        *shards(unlike),
+        *shards(heterogeneous),
         staged(),
-        *([unlike_draw(unlike)] if parts.drawn_in_parts else []),
+        *([heterogeneous_draw(heterogeneous)] if parts.drawn_in_parts else []),
     )
-    text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
-    head, fixed = title(parts, unlike_axes(unlike)), constants(parts, unlike_constants(unlike))
+    text = sections(
+        parts,
+        cut,
+        (heterogeneous_batches(heterogeneous), heterogeneous_step(heterogeneous)),
+        heterogeneous_start(heterogeneous),
+    )
+    head, fixed = (
+        title(parts, heterogeneous_axes(heterogeneous)),
+        constants(parts, heterogeneous_constants(heterogeneous)),
+    )
     scaled = [*joining(parts), *([loss_scale()] if parts.precision.scaled else [])]
-    return two_files(head, fixed, text, (*ahead, *unlike_sections(unlike), *scaled, unlike_clip(unlike)))
+    return two_files(
+        head, fixed, text, (*ahead, *heterogeneous_sections(heterogeneous), *scaled, heterogeneous_clip(heterogeneous))
+    )
 
 
 def needed(kinds: Iterable[Parts]) -> list[Section]:
@@ -134,7 +144,7 @@ def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], sta
     yield build(parts)
     yield from cut
     yield from steps
-    if parts.hosted:
+    if parts.offloaded:
         yield on_host(parts)
     yield make_optimizer(parts)
     if draws_along(parts):

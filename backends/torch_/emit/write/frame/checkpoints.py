@@ -28,7 +28,7 @@ def plain(*, tied: bool, cuts: bool = False) -> Iterator[str]:
 def got(parts: Parts) -> str:
     """The line that asks for weights and states."""
     both = "get_state_dict(model, optimizer, options=FLAT)"
-    return f"    weights, states = {'get_model_state_dict(model), optimizer.states()' if parts.hosted else both}"
+    return f"    weights, states = {'get_model_state_dict(model), optimizer.states()' if parts.offloaded else both}"
 
 
 def save(parts: Parts) -> Iterator[str]:
@@ -73,7 +73,7 @@ def resume(parts: Parts) -> Iterator[str]:
             yield '    saved |= {part: all_reordered(saved[part]) for part in ("model", "optimizer")}'
         yield '    weights = {name: saved["model"][plain(name)] for name in weights}'
         yield '    states = {name: saved["optimizer"][plain(name)] for name in states}'
-    if parts.hosted:
+    if parts.offloaded:
         yield "    set_model_state_dict(model, weights)"
         yield "    optimizer.take_up(states)"
     else:

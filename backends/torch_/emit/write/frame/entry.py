@@ -31,7 +31,7 @@ def make_optimizer(parts: Parts) -> Iterator[str]:
     holder = "Pipeline" if parts.held_twice else "nn.Module"
     own = parts.subject.calls.has_optimizer
     usual = "model_file.optimizer" if own else "partial(torch.optim.AdamW, lr=3e-4, fused=True)"
-    given = f", make: Callable[..., Any] = {usual}" if parts.hosted else ""
+    given = f", make: Callable[..., Any] = {usual}" if parts.offloaded else ""
     yield f"def make_optimizer(model: {holder}{given}) -> {parts.optimizer}:"
     if parts.held_twice:
         yield "    others = {own for own, _ in tied(model)}"
@@ -45,7 +45,7 @@ def make_optimizer(parts: Parts) -> Iterator[str]:
     if parts.some_train_nothing:
         yield "    # torch takes no empty list: some ranks train nothing"
         stepped = '[{"params": parameters}]'
-    if parts.hosted:
+    if parts.offloaded:
         yield "    return OnHost(model, parameters, make)"
     elif own:
         yield f"    optimizer: torch.optim.Optimizer = model_file.optimizer({stepped})"

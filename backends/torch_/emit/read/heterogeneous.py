@@ -1,9 +1,10 @@
-"""Stages of unlike meshes: each kind of them is looked at by itself, and one script says what all of them do.
+"""Stages of different meshes: each kind of them is looked at by itself, and one script says what all of them do.
 
-    Subject -> a Subject per kind of stage (`only` its stages) -> Parts each -> Unlike
+    Subject -> a Subject per kind of stage (`only` its stages) -> Parts each -> Heterogeneous
 
 All ranks have the same names of mesh axes: along an axis that its own stage does not have, a rank stands alone. What
-crosses between stages is sent by the script itself (`writing.unlike`), as `meshwright.ir.program.crossing` says.
+crosses between stages is sent by the script itself (`write.stages.heterogeneous`), as `meshwright.ir.program.crossing`
+says.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from meshwright.ir.sharding.placement import Placement
 
 
 @dataclass(frozen=True)
-class Unlike:
+class Heterogeneous:
     """What a script says of every kind of stage, the last stage's last."""
 
     kinds: tuple[Parts, ...]
@@ -77,7 +78,7 @@ def kinds_of(subject: Subject) -> tuple[Subject, ...]:
     )
 
 
-def joined_kinds(kinds: Sequence[Parts]) -> Unlike:
+def joined_kinds(kinds: Sequence[Parts]) -> Heterogeneous:
     """What is said of kinds of stages, together."""
     axes = {index: kind.axes for kind in kinds for index in kind.subject.only}
     by_stage = tuple(axes[index] for index in range(len(axes)))
@@ -90,7 +91,7 @@ def joined_kinds(kinds: Sequence[Parts]) -> Unlike:
         replace(kind, by_stage=by_stage, sections_by_stage=sections, in_units=in_units, kind=name)
         for kind, name in zip(kinds, told_apart(tuple(meshes)), strict=True)
     ]
-    return Unlike(tuple(_printed(kinds)))
+    return Heterogeneous(tuple(_printed(kinds)))
 
 
 def _printed(kinds: Sequence[Parts]) -> Iterator[Parts]:
@@ -134,7 +135,7 @@ def _check(subject: Subject, meshes: Sequence[Mesh]) -> None:
     if any(action.kind in "IW" for _, actions in subject.program.actions for action in actions):
         raise _refuse(f"schedule {decisions.schedule.name}, which computes gradients of weights apart")
     if any(list(mesh.names) != [name for name in order if name in mesh.names] for mesh in meshes):
-        raise _refuse("mesh axes in unlike orders")
+        raise _refuse("mesh axes in different orders")
     for hop in subject.program.transfers:
         if not (_plain(hop.source) and _plain(hop.target)):
             raise _refuse(f"what crosses after stage {hop.from_stage} as {hop.source} -> {hop.target}")
@@ -161,7 +162,7 @@ def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
 
 def _refuse(what: str) -> EmissionSchedule:
     return EmissionSchedule(
-        place="stages of unlike meshes",
+        place="stages of different meshes",
         cause=f"this is not emitted yet beside them: {what}",
         ways=("--fix pp=1",),
         fix="with degrees (--fix tp=, dp=), which all stages have",

@@ -1,6 +1,6 @@
-"""Peers: where shards have sizes of their own, not all ranks of a program are alike.
+"""RankClass: where shards have sizes of their own, not all ranks of a program are alike.
 
-    peers_of   stage, bodies, devices -> its ranks, those together that are alike
+    rank_classes   stage, bodies, devices -> its ranks, those together that are alike
     seen       body, coordinates      -> the same body, its ranks renumbered so that those there come first
 
 A program's text is one for all ranks, and what it holds locally is read off its first rank. `seen` is the same program
@@ -39,30 +39,30 @@ At = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class RankClass:
     """Ranks of a stage that are alike: they hold shards of the same sizes, on the same kind of device."""
 
     ranks: tuple[int, ...]
     at: At = ()
 
 
-def peers_of(
+def rank_classes(
     stages: Sequence[Stage], bodies: Mapping[str, BodyProgram], device: Callable[[int], Hashable] | None
-) -> tuple[Peers, ...]:
+) -> tuple[RankClass, ...]:
     """The ranks of stages that share theirs, those together that are alike; without those that hold less of everything
     than others on the same device. Where all shards are alike so are the ranks, whatever their devices. `device` of
     None: there is only one kind."""
     names = dict.fromkeys(name for stage in stages for run in stage.runs for name in run.programs)
     sizes, stage = _sizes([bodies[name] for name in names]), stages[0]
     if not sizes or (device is None and all(_first_is_largest(parts) for parts in sizes.values())):
-        return (Peers(stage.ranks),)
+        return (RankClass(stage.ranks),)
     found: dict[tuple[Hashable, tuple[tuple[int, ...], ...]], tuple[At, list[int]]] = {}
     for place, rank in enumerate(stage.ranks):
         at = _at(stage.mesh, sizes, place)
         own = tuple(sizes[axis][part] for axis, part in at)
         found.setdefault((device(rank) if device else None, own), (at, []))[1].append(rank)
     return tuple(
-        Peers(tuple(ranks), at)
+        RankClass(tuple(ranks), at)
         for (where, own), (at, ranks) in found.items()
         if not any(where == there and own != more and _within(own, more) for there, more in found)
     )

@@ -1,5 +1,5 @@
-"""A pipeline whose stages have unlike meshes: its runtime, and what else is different where ranks of one stage are more
-than those of another.
+"""A pipeline whose stages have different meshes: its runtime, and what else is different where ranks of one stage are
+more than those of another.
 
 `torch.distributed.pipelining` sends what a stage makes to one rank of the next one. Here a rank sends, and receives, as
 many parts as there are on either side, and goes through the actions of its schedule itself.
@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import joined
+from meshwright.backends.torch_.emit.read.heterogeneous import Heterogeneous
 from meshwright.backends.torch_.emit.read.storage import WHOLE
-from meshwright.backends.torch_.emit.read.unlike import Unlike
 from meshwright.backends.torch_.emit.write.frame.checkpoints import plain
 from meshwright.backends.torch_.emit.write.frame.entry import joining
 from meshwright.backends.torch_.emit.write.frame.initial import drawn
@@ -40,43 +40,43 @@ from meshwright.ir.sharding.placement import Placement
 MEANING = {"batch": "ranks share the sequences of every micro-batch", "tensor": "ranks share every block"}
 
 
-def unlike_axes(unlike: Unlike) -> Iterator[str]:
+def heterogeneous_axes(heterogeneous: Heterogeneous) -> Iterator[str]:
     """What a script says of its mesh axes first."""
-    for axis in unlike.axes:
-        sizes = " and ".join(str(mesh.axis(axis).size) if axis in mesh.names else "1" for mesh in unlike.meshes)
-        yield f"Mesh axis {axis} ({sizes} ranks): {MEANING['batch' if axis == unlike.batch else 'tensor']}."
+    for axis in heterogeneous.axes:
+        sizes = " and ".join(str(mesh.axis(axis).size) if axis in mesh.names else "1" for mesh in heterogeneous.meshes)
+        yield f"Mesh axis {axis} ({sizes} ranks): {MEANING['batch' if axis == heterogeneous.batch else 'tensor']}."
 
 
-def unlike_constants(unlike: Unlike) -> Iterator[str]:
+def heterogeneous_constants(heterogeneous: Heterogeneous) -> Iterator[str]:
     """Those that are about stages."""
-    axes = (*unlike.axes, *([WHOLE] if any(kind.kept.whole for kind in unlike.kinds) else []))
+    axes = (*heterogeneous.axes, *([WHOLE] if any(kind.kept.whole for kind in heterogeneous.kinds) else []))
     sizes = [
         ", ".join(f'"{axis}": {mesh.axis(axis).size if axis in mesh.names else 1}' for axis in axes)
-        for mesh in unlike.meshes
+        for mesh in heterogeneous.meshes
     ]
     ends = [0]
-    for mesh in unlike.meshes:
+    for mesh in heterogeneous.meshes:
         ends.append(ends[-1] + mesh.size)
     yield from wrapped("MESHES = (", [f"{{{one}}}" for one in sizes], ")  # of every stage", keep=True)
     ranks = [f"range({first}, {last})" for first, last in pairwise(ends)]
     yield from wrapped("RANKS = (", ranks, ")", keep=True)
-    yield f"STAGES = {len(unlike.meshes)}"
-    yield from blocks_of_stages(unlike.main, unlike.pipeline)
+    yield f"STAGES = {len(heterogeneous.meshes)}"
+    yield from blocks_of_stages(heterogeneous.main, heterogeneous.pipeline)
     yield "Box = tuple[range, ...]  # what a rank has of every dimension of a value"
     yield "Cuts = dict[int, tuple[str, ...]]  # the mesh axes that cut its dimensions, major to minor"
-    for kind in unlike.kinds:
+    for kind in heterogeneous.kinds:
         yield from cuts(kind, kind.printed) if kind.printed is not None else ()
-    if unlike.tied:
-        held = [f"({stage}, {literal(name)}, {_cuts(lies)})" for stage, name, lies in unlike.tied]
+    if heterogeneous.tied:
+        held = [f"({stage}, {literal(name)}, {_cuts(lies)})" for stage, name, lies in heterogeneous.tied]
         yield "TIED: tuple[tuple[int, str, Cuts], ...] = (  # one parameter: stages, its names there, and what cuts it"
         yield from (f"    {one}," for one in held)
         yield ")"
 
 
-def shards(unlike: Unlike) -> Iterator[Iterator[str]]:
+def shards(heterogeneous: Heterogeneous) -> Iterator[Iterator[str]]:
     """`shard`, and a function for every kind of stage that is cut."""
     cut: list[tuple[str, str]] = []
-    for kind in unlike.kinds:
+    for kind in heterogeneous.kinds:
         first, *lines = parallelize(kind)
         if lines[1:] != ["    return model"]:
             name = f"shard_{kind.kind}"
@@ -98,53 +98,58 @@ def _among(stages: tuple[int, ...]) -> str:
     return f"== {stages[0]}" if len(stages) == 1 else f"in ({', '.join(map(str, stages))})"
 
 
-def unlike_start(unlike: Unlike) -> Iterator[str]:
+def heterogeneous_start(heterogeneous: Heterogeneous) -> Iterator[str]:
     """`start`: groups are made by all ranks together, so that each makes the meshes of all stages."""
-    yield from joining(unlike.main, "Join the other ranks; returns the mesh of this rank's stage.")
+    yield from joining(heterogeneous.main, "Join the other ranks; returns the mesh of this rank's stage.")
     yield "    meshes = []"
     yield "    for ranks_of, axes in zip(RANKS, MESHES, strict=True):  # all ranks make the groups of all stages"
     yield "        placed = torch.tensor(ranks_of).reshape(*axes.values())"
-    yield f'        meshes.append(DeviceMesh("{device_of(unlike.main.subject)}", placed, mesh_dim_names=tuple(axes)))'
-    for axes in dict.fromkeys(axes for kind in unlike.kinds for axes in kind.flattened):
+    device = device_of(heterogeneous.main.subject)
+    yield f'        meshes.append(DeviceMesh("{device}", placed, mesh_dim_names=tuple(axes)))'
+    for axes in dict.fromkeys(axes for kind in heterogeneous.kinds for axes in kind.flattened):
         yield f'        meshes[-1][{quoted(axes)}]._flatten("{joined(axes)}")'
     yield "    return next(mesh for mesh in meshes if dist.get_rank() in mesh.mesh)"
 
 
-def unlike_draw(unlike: Unlike) -> Iterator[str]:
+def heterogeneous_draw(heterogeneous: Heterogeneous) -> Iterator[str]:
     """`draw`: along an axis that a stage does not have, a rank is alone."""
-    return drawn(unlike.main, unlike.axes, distributed=any(kind.distributed for kind in unlike.kinds))
+    return drawn(
+        heterogeneous.main, heterogeneous.axes, distributed=any(kind.distributed for kind in heterogeneous.kinds)
+    )
 
 
-def unlike_batches(unlike: Unlike) -> Iterator[str]:
+def heterogeneous_batches(heterogeneous: Heterogeneous) -> Iterator[str]:
     """`batch_of`: all stages must see the same micro-batches, however many ranks share each."""
-    away = "" if device_of(unlike.main.subject) == "cpu" else '.to("cuda")'
-    if unlike.batch is not None:
+    away = "" if device_of(heterogeneous.main.subject) == "cpu" else '.to("cuda")'
+    if heterogeneous.batch is not None:
         yield "def own_sequences(tensor: Tensor, mesh: DeviceMesh) -> Tensor:"
         yield '    """This rank\'s rows of each micro-batch, one after the other."""'
-        yield f'    here, parts = mesh["{unlike.batch}"].get_local_rank(), mesh["{unlike.batch}"].size()'
+        yield f'    here, parts = mesh["{heterogeneous.batch}"].get_local_rank(), mesh["{heterogeneous.batch}"].size()'
         yield "    return torch.cat([micro.chunk(parts)[here] for micro in tensor.chunk(MICROBATCHES)])"
         yield ""
         yield ""
-    if unlike.batch is not None or away:
-        mine = "own_sequences(tensor, mesh)" if unlike.batch is not None else "tensor"
+    if heterogeneous.batch is not None or away:
+        mine = "own_sequences(tensor, mesh)" if heterogeneous.batch is not None else "tensor"
         yield "def own_part(whole: dict[str, Tensor], mesh: DeviceMesh) -> dict[str, Tensor]:"
         yield '    """This rank\'s part of a batch; all ranks must cut the same one."""'
         yield f"    return {{name: {mine}{away} for name, tensor in whole.items()}}"
         yield ""
         yield ""
-    yield from batch_of(cuts=unlike.batch is not None or bool(away))
+    yield from batch_of(cuts=heterogeneous.batch is not None or bool(away))
 
 
-def unlike_step(unlike: Unlike) -> Iterator[str]:
+def heterogeneous_step(heterogeneous: Heterogeneous) -> Iterator[str]:
     """`train_step`."""
-    first, late = entries_of_step(unlike.main, unlike.pipeline)
-    return staged_step(unlike.main, (f"losses = model.run({', '.join((*first, *late))})",), _after(unlike))
+    first, late = entries_of_step(heterogeneous.main, heterogeneous.pipeline)
+    return staged_step(
+        heterogeneous.main, (f"losses = model.run({', '.join((*first, *late))})",), _after(heterogeneous)
+    )
 
 
-def _after(unlike: Unlike) -> Iterator[str]:
+def _after(heterogeneous: Heterogeneous) -> Iterator[str]:
     """What each kind of stage does with its gradients, and what all do."""
-    every = list(summed(unlike.main))
-    for kind in unlike.kinds:
+    every = list(summed(heterogeneous.main))
+    for kind in heterogeneous.kinds:
         lines = list(after_backward(kind))[: -len(every)]
         if lines:
             yield f"    if model.index {_among(kind.subject.only)}:"
@@ -152,36 +157,37 @@ def _after(unlike: Unlike) -> Iterator[str]:
     yield from every
 
 
-def unlike_clip(unlike: Unlike) -> Iterator[str]:
+def heterogeneous_clip(heterogeneous: Heterogeneous) -> Iterator[str]:
     """`clip`: what ranks of a stage share is counted once."""
-    yield f"def clip(model: {'Pipeline' if unlike.tied else 'nn.Module'}, most: float, mesh: DeviceMesh) -> None:"
+    model = "Pipeline" if heterogeneous.tied else "nn.Module"
+    yield f"def clip(model: {model}, most: float, mesh: DeviceMesh) -> None:"
     yield '    """Scale all gradients down together, to a norm of at most so much."""'
-    if unlike.tied:
+    if heterogeneous.tied:
         yield "    stage_of, name, _ = TIED[-1]  # the parameter of two stages counts on the first one"
         yield "    twice = {stage.get_parameter(name) for stage in model.stages if stage.index == stage_of}"
-    yield from norms(" and p not in twice" if unlike.tied else "")
+    yield from norms(" and p not in twice" if heterogeneous.tied else "")
     yield "    squares = nn.utils.get_total_norm(norms) ** 2 / mesh.size()  # all ranks of a stage have its norm"
     yield "    dist.all_reduce(squares)"
     yield from scaled("squares.sqrt()")
 
 
-def unlike_sections(unlike: Unlike) -> Iterator[Iterator[str]]:
+def heterogeneous_sections(heterogeneous: Heterogeneous) -> Iterator[Iterator[str]]:
     """The stages, what they exchange, and what runs them."""
-    yield stages(unlike.main, unlike.pipeline)
+    yield stages(heterogeneous.main, heterogeneous.pipeline)
     yield _boxes()
     yield _messages()
-    yield _way(unlike)
-    yield _crossing(unlike)
-    yield _runner(unlike)
-    added = [kind for kind in unlike.kinds if kind.summed]
+    yield _way(heterogeneous)
+    yield _crossing(heterogeneous)
+    yield _runner(heterogeneous)
+    added = [kind for kind in heterogeneous.kinds if kind.summed]
     if added:
         yield sum_copies(max(added, key=lambda kind: kind.partial_gradients))
-    scalars = [kind for kind in unlike.kinds if kind.sums_scalars]
+    scalars = [kind for kind in heterogeneous.kinds if kind.sums_scalars]
     if scalars:
         yield sum_scalars(max(scalars, key=lambda kind: kind.axes.tensor is not None))
-    if unlike.tied:
+    if heterogeneous.tied:
         yield _sum_tied()
-    yield plain(tied=bool(unlike.tied), cuts=True)
+    yield plain(tied=bool(heterogeneous.tied), cuts=True)
 
 
 def _sum_tied() -> Iterator[str]:
@@ -226,8 +232,8 @@ def _messages() -> Iterator[str]:
     yield "                yield copies[turn % len(copies)], receiver, part"
 
 
-def _way(unlike: Unlike) -> Iterator[str]:
-    device = "" if device_of(unlike.main.subject) == "cpu" else ', device="cuda"'
+def _way(heterogeneous: Heterogeneous) -> Iterator[str]:
+    device = "" if device_of(heterogeneous.main.subject) == "cpu" else ', device="cuda"'
     yield "class Way:"
     yield '    """How a value gets from the ranks of one stage to those of another."""'
     yield ""
@@ -269,7 +275,7 @@ def _way(unlike: Unlike) -> Iterator[str]:
     yield "    return tuple(slice(span.start - all_of.start, span.stop - all_of.start) for span, all_of in both)"
 
 
-def _crossing(unlike: Unlike) -> Iterator[str]:
+def _crossing(heterogeneous: Heterogeneous) -> Iterator[str]:
     yield "class Value(NamedTuple):"
     yield '    """What goes from a stage to the next, and the mesh axes that cut its dimensions on either side."""'
     yield ""
@@ -281,7 +287,7 @@ def _crossing(unlike: Unlike) -> Iterator[str]:
     yield ""
     yield ""
     rows: list[str] = []
-    for one, other in pairwise(unlike.pipeline.stages):
+    for one, other in pairwise(heterogeneous.pipeline.stages):
         values = []
         for left, entered in zip(one.leaves, other.enters, strict=True):
             shape = f"({', '.join(map(str, left.type.shape))}{',' * (len(left.type.shape) == 1)})"
@@ -303,8 +309,8 @@ def _cuts(lies: Placement) -> str:
     return f"{{{', '.join(f'{dim}: ({quoted(axes)}{chr(44) * (len(axes) == 1)})' for dim, axes in cut.items())}}}"
 
 
-def _runner(unlike: Unlike) -> Iterator[str]:
-    late = bool(unlike.pipeline.late)
+def _runner(heterogeneous: Heterogeneous) -> Iterator[str]:
+    late = bool(heterogeneous.pipeline.late)
     yield "class Kept(NamedTuple):"
     yield '    """What a forward pass leaves for the backward pass of its micro-batch."""'
     yield ""
@@ -322,7 +328,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        groups = dist.new_group(), dist.new_group()  # values and gradients overtake each other"
     yield "        self.before = self.ways(self.index - 1, *groups)"
     yield "        self.after = self.ways(self.index, *groups)"
-    if unlike.tied:
+    if heterogeneous.tied:
         yield "        self.sharing = list(self.tied(groups[0]))"
     yield ""
     yield "    def ways("
@@ -337,7 +343,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "            found.append((Way(value.dtype, here, there, forth), returns))"
     yield "        return found"
     yield ""
-    if unlike.tied:
+    if heterogeneous.tied:
         yield "    def tied(self, group: dist.ProcessGroup | None) -> Iterator[tuple[str, Way, Way]]:"
         yield '        """A parameter that another stage holds, too: what goes there of its gradient, what comes."""'
         yield "        for (stage, name, cut), (other, _, cut_there) in itertools.permutations(TIED):"
@@ -364,7 +370,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield f"                kept[number] = self.forth({', '.join(given)})"
     yield "                losses += [loss.detach() for loss in kept[number].results if self.last]"
     yield "            else:"
-    summing = [index for kind in unlike.kinds if kind.kept.level == 1 for index in kind.subject.only]
+    summing = [index for kind in heterogeneous.kinds if kind.kept.level == 1 for index in kind.subject.only]
     if summing:
         yield "                stage = self.stages[0]"
         yield f"                if self.index {_among(tuple(sorted(summing)))} and isinstance(stage, FSDPModule):"
@@ -390,7 +396,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        leaving = zip(self.after, kept.results, strict=not self.last)"
     yield "        ends = [(one, back.receive()) for (_, back), one in leaving if back]"
     yield "        ends = [(kept.results[0], None)] if self.last else ends"
-    if unlike.main.precision.scaled:
+    if heterogeneous.main.precision.scaled:
         yield "        if self.last:"
         yield f"            kept.results[0].{SCALED}"
     yield "        wait(kept.works)"
@@ -399,7 +405,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        return [work for (_, back), one in entered if back for work in back.send(one.grad)]"
 
 
-def unlike_orders(unlike: Unlike) -> str:
+def heterogeneous_orders(heterogeneous: Heterogeneous) -> str:
     """schedule.csv: what every stage computes, in order: F (forward) or B (backward), micro-batch."""
-    lists = [[one for one in actions if one.kind in "FB"] for _, actions in unlike.main.subject.program.actions]
+    lists = [[one for one in actions if one.kind in "FB"] for _, actions in heterogeneous.main.subject.program.actions]
     return "".join(f"{','.join(f'{one.kind}{one.microbatch}' for one in actions)}\n" for actions in lists)

@@ -11,8 +11,8 @@ from meshwright.ir.graph.text import parse_graph
 from meshwright.ir.program.lower_body import Lowering, lower_body
 from meshwright.ir.program.program import BodyProgram, Local, Run, Stage
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.peers import At, peers_of, seen
 from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.sharding.rank_classes import At, rank_classes, seen
 
 GRAPH = parse_graph("graph\n  input %x: f32[12, 12]\n  %y: f32[12, 12] = neg(%x)\n  output %y\n")
 MESH = Mesh.parse("dp=2 tp=3")
@@ -31,7 +31,7 @@ def stage(*names: str) -> Stage:
 
 def alike(device: Callable[[int], Hashable] | None, **bodies: tuple[str, ...]) -> list[tuple[tuple[int, ...], At]]:
     made = {name: body(name, *placements) for name, placements in bodies.items()}
-    return [(own.ranks, own.at) for own in peers_of([stage(*made)], made, device)]
+    return [(own.ranks, own.at) for own in rank_classes([stage(*made)], made, device)]
 
 
 ALL = (10, 11, 12, 13, 14, 15)
