@@ -1,4 +1,4 @@
-"""Answers: of searches, of single configurations, and about plans that are there.
+"""Answers: to searches, about single configurations, and about plans that exist.
 
 | module | in → out |
 |---|---|

@@ -1,4 +1,4 @@
-"""What a run of an emitted script measured, beside what was predicted of it.
+"""Measurements of a run of an emitted script, compared with the prediction.
 
 A script prints a line for each step as every backend writes it: a word and a number, and so on. Other
 lines of the log are passed over. The first steps of a run, in which memory is allocated and code compiled, are left
@@ -29,7 +29,7 @@ NEAR, ROUNDED_S = 0.01, 1e-4
 
 
 class StepTable(Table):
-    """The words of one step. Its loss may be anything; other words of a line are passed over."""
+    """The words of one step's line. The loss may be anything; other words of a line are skipped."""
 
     model_config = STRICT | {"extra": "ignore"}
 
@@ -43,7 +43,7 @@ class StepTable(Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a log says of the steps that count."""
+    """The measurements in a log, of the steps that count."""
 
     steps: int
     skipped: int
@@ -87,7 +87,7 @@ def read_run(text: str, place: str, skip: int) -> Run:
 
 
 def _step(words: str, place: str) -> dict[str, float]:
-    """One line, which must say what is needed."""
+    """Read one line, which must have all words that are needed."""
     _, *rest = words.split()
     given = dict(zip_longest(rest[::2], rest[1::2], fillvalue=""))
     table, refused = faults_of(StepTable, {name: _number(word) for name, word in given.items()})
@@ -113,7 +113,7 @@ def _of(steps: Sequence[dict[str, float]], name: str) -> float | None:
 
 
 def check_tokens(measured: Run, plan: Plan, place: str) -> None:
-    """Must: the steps of the log are as large as those of the plan."""
+    """Check that the steps of the log are as large as those of the plan."""
     rounded = ROUNDED_S / measured.step_time_s
     if abs(measured.tokens / plan.workload.tokens - 1) > NEAR + rounded:
         raise LogUnreadable(
@@ -151,7 +151,7 @@ def rows(plan: Plan, measured: Run) -> Iterable[Row]:
 
 
 def inside(plan: Plan, measured: Run) -> bool:
-    """Whether the step takes as long as the plan's interval says."""
+    """Whether the step time lies in the plan's interval."""
     return plan.prediction.step_time_low_s <= measured.step_time_s <= plan.prediction.step_time_high_s
 
 

@@ -1,4 +1,4 @@
-"""What two plans decide otherwise, and what that makes of the prediction, share by share.
+"""Differences between the decisions of two plans, and what they do to the prediction, share by share.
 
 A is a saved plan, B another one, or pins that change A: `plan diff out/plan.json tp=4,zero=3`. With pins, whatever
 follows from them is filled in anew (copies, micro-batches, the schedule where stages change), and the result is priced
@@ -30,7 +30,7 @@ MOST_PATHS = 12
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: what it is called, what it decides, what it costs."""
+    """One of the two plans: its label, decisions and cost."""
 
     name: str
     config: Config
@@ -42,7 +42,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Two sides, and what is not the same."""
+    """Two plans, and their differences."""
 
     one: Side
     other: Side
@@ -54,7 +54,7 @@ class Diff:
 
 
 def diff(a: str, b: str) -> Diff:
-    """What differs between a saved plan, and another one or pins."""
+    """The difference between a saved plan and another one, or the same plan with pins."""
     plan = load_plan(a)
     one = side(a, plan)
     other = changed_by(plan, b) if _is_pins(b) else side(b, load_plan(b))
@@ -74,14 +74,14 @@ def _is_pins(text: str) -> bool:
 
 
 def side(name: str, plan: Plan) -> Side:
-    """A saved plan."""
+    """A saved plan as a side."""
     about = {"model": f"{plan.model.ref} ({plan.model.digest})", "cluster": plan.machines.ref}
     about |= {"target": plan.decisions.target} | workload_to_json(plan.workload)
     return Side(name, plan.config, decisions_to_json(plan.decisions), about, plan.prediction)
 
 
 def changed_by(plan: Plan, text: str) -> Side:
-    """A saved plan with other pins."""
+    """A saved plan with other pins, as a side."""
     pins = parse([text])
     again = reload(plan)
     space = {"ranks": again.ask.cluster.ranks, "global_batch": plan.workload.global_batch}
@@ -94,7 +94,7 @@ def changed_by(plan: Plan, text: str) -> Side:
 
 
 def kept(config: Config, pins: Pins) -> Pins:
-    """What stays of a configuration where these are pinned."""
+    """The values of a configuration that these pins leave."""
     given = pins.to_json()
     gone = {name for pin in given for name in KNOBS[pin].refills.split()} - set(given)
     gone |= {"schedule"} if config.schedule == CUSTOM else set()  # which was made for that very plan

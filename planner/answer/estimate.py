@@ -1,4 +1,4 @@
-"""What one configuration costs on a cluster.
+"""The estimate of one configuration on a cluster.
 
     arguments -> Ask -> Setting (planner.question.pricing) -> Prediction -> Estimate -> tables or JSON
 
@@ -35,7 +35,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWork:
-    """What a stage runs: layers, and micro-batches under way (forward done, backward not) at most."""
+    """The work of a stage: layers, and the most micro-batches under way (forward done, backward not)."""
 
     layers: int
     in_flight: int
@@ -43,7 +43,7 @@ class StageWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Everything that `plan estimate` prints of one configuration."""
+    """The output of `plan estimate` for one configuration."""
 
     ask: Ask
     workload: Workload
@@ -61,7 +61,7 @@ class Estimate:
 
     @property
     def weakest(self) -> Kind:
-        """The weakest that any number stands on."""
+        """The weakest provenance of any number."""
         return weakest_kind(*(kind for _, kind in self.prediction.provenance))
 
 
@@ -69,7 +69,7 @@ class Estimate:
 
 
 def estimate(ask: Ask, setting: Setting, config: Config) -> Estimate:
-    """Price one configuration, and say what it runs."""
+    """Price one configuration, and describe what it runs."""
     workload = setting.workload
     fold = setting.fold(config)
     program = setting.program(config, workload.global_batch)
@@ -94,7 +94,7 @@ def estimate(ask: Ask, setting: Setting, config: Config) -> Estimate:
 
 
 def stage_work(program: Program, fold: Fold) -> tuple[StageWork, ...]:
-    """What every stage runs, from its range of calls and its rank's list of actions."""
+    """The work of every stage, from its range of calls and its rank's list of actions."""
     layers = [not fold.segments[call.segment].glue for call in fold.calls()]
     most: dict[int, int] = {}
     for _, actions in program.actions:
@@ -106,8 +106,8 @@ def stage_work(program: Program, fold: Fold) -> tuple[StageWork, ...]:
 
 
 def in_flight(actions: Sequence[Action]) -> dict[int, int]:
-    """For every stage of a list of actions, the most micro-batches between their forward and the end of their backward
-    (of its weights' part, where that comes apart)."""
+    """The most micro-batches between forward and the end of backward, for every stage of a list of actions (the end of
+    the weights' part, where that comes apart)."""
     now: dict[int, int] = {}
     most: dict[int, int] = {}
     for action in actions:

@@ -1,4 +1,4 @@
-"""What many configurations of one model cost on one cluster, ranked: the lines of `--configs FILE`.
+"""Estimates of many configurations of one model on one cluster, ranked: the lines of `--configs FILE`.
 
 Every line of the file is a JSON object: pins by name, and perhaps `global_batch`. All lines are read first; a line that
 cannot be is reported with its number and stops no other. The model is captured, and written at every batch that is
@@ -48,7 +48,7 @@ TIME_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the file: a configuration, or why it is none."""
+    """A line of the file: a configuration, or the reason why it is none."""
 
     number: int
     global_batch: int = 0
@@ -60,7 +60,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a line: the text of its JSON where that was asked for, and what the table shows."""
+    """The result of a line: its JSON text where that was asked for, and its row of the table."""
 
     text: str = ""
     exit_code: int = 0
@@ -126,7 +126,7 @@ class Pricer:
         """Batches at which the model cannot be captured."""
 
     def warm(self, configs: Sequence[Config]) -> None:
-        """Capture the model, at every batch that is needed."""
+        """Capture the model at every batch that is needed."""
         self.setting: Setting = self.ask.setting()
         for batch in dict.fromkeys(config.batch for config in configs):
             try:
@@ -205,7 +205,8 @@ def _internal(index: int, line: Line, error: Exception) -> InternalError:
 
 
 def kinds(lines: Sequence[Line]) -> list[list[list[int]]]:
-    """The indices to price, by window: batches that split operators alike, those of one kind next to each other."""
+    """The indices to price, by window: batches of lines that split operators alike, those of one kind next to each
+    other."""
     return [list(_batches(lines, range(len(lines))[start : start + WINDOW])) for start in range(0, len(lines), WINDOW)]
 
 
@@ -219,13 +220,13 @@ def _batches(lines: Sequence[Line], window: Iterable[int]) -> Iterator[list[int]
 
 
 def _nearness(config: Config) -> tuple[Value, ...]:
-    """Sorted by this, neighbours have the most in common: what a micro-batch does on how many ranks of one copy, then
-    the number of copies, then the rest of their kind."""
+    """A sort key by which neighbours have the most in common: the kernel configuration and its ranks, then the number
+    of copies, then the rest of their kind."""
     return config.tp * config.cp, config.mbs, *config.kind
 
 
 def in_order(outcomes: Iterable[tuple[int, Outcome]]) -> Iterator[Outcome]:
-    """Outcomes by index from 0 on, each as soon as those before it are there."""
+    """Outcomes by index from 0, each as soon as the ones before it are there."""
     early: dict[int, Outcome] = {}
     expected = 0
     for index, outcome in outcomes:

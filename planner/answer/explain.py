@@ -1,4 +1,4 @@
-"""A saved plan in words, and why it is not another one.
+"""Explanations: a saved plan in words, and why it is not another one.
 
     plan explain out/plan.json                      what it is, what it costs, what it was held against
     plan explain out/plan.json --why-not tp=4,pp=2  the best plan that has these, and what that would cost
@@ -32,7 +32,8 @@ SAME = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Why a plan has not these pins: a word, a sentence, and the best or the nearest plan that has them, if any."""
+    """The reason why a plan does not have these pins: a word, a sentence, and the best or the nearest plan that has
+    them, if any."""
 
     word: str
     """`slower`, `as fast`, `faster`, `does not fit`, `cannot be` or `unknown`."""
@@ -47,7 +48,7 @@ def why_not(
     told: Callable[[Search], None] | None = None,
     modules: tuple[ModulePin, ...] = (),
 ) -> Verdict:
-    """Search among what has these pins, and hold the best against the plan."""
+    """Search the plans that have these pins, and compare the best with the plan."""
     asked = again.asked.pinned(pins).with_modules(modules)
     solved = solve(again.ask, again.setting, asked, stop, told)
     if solved.best is not None:
@@ -85,13 +86,13 @@ def _slower(again: Reloaded, best: Found) -> Verdict:
 
 
 def closest(solved: Solved) -> Found | None:
-    """Of everything that was priced, what lacks least."""
+    """The configuration that lacks least memory, of all that were priced."""
     found: Iterable[Found] = solved.search.found.values()
     return min(found, key=lambda one: (shortest(one.prediction)[1], one.step_s, str(one.config)), default=None)
 
 
 def refusal(solved: Solved, pins: Pins) -> str:
-    """What the model, the batch or the target say to these pins with the rest filled in; empty if nothing."""
+    """The objection of model, batch or target to these pins with the rest filled in; empty if there is none."""
     space = solved.search.space
     try:
         filled = fill(pins, ranks=space.ranks, global_batch=space.global_batch)

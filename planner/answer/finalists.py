@@ -1,4 +1,4 @@
-"""Finalists: what becomes of the best configurations of a search.
+"""Finalists: the best configurations of a search, and what becomes of them.
 
 configurations -> improvements in their order (`planner.refine.order`) -> a schedule of their own
                -> the best that code is written for, if it beats the search's answer
@@ -46,8 +46,8 @@ def finalists(search: Search) -> list[Config]:
 def finished(
     search: Search, asked: Asked, stop: Callable[[], bool], *, any_fits: bool = False
 ) -> tuple[Candidate | None, tuple[str, ...]]:
-    """The best that becomes of the finalists, if it is better than what the search found, or was asked for; and what
-    was left untried. `any_fits`: the first that fits will do, and nothing is made better."""
+    """The best plan that becomes of the finalists, if it is better than the search's answer, or was asked for; and
+    notes on what was left untried. `any_fits`: the first that fits will do, and nothing is made better."""
     bench, only = Bench(search, asked, stop), asked.constraints.made_only
     plans = [bench.as_is(config) for config in finalists(search)]
     if not bench.layers_asked:
@@ -70,8 +70,8 @@ def finished(
 
 
 def _granted(plans: Sequence[Candidate], made: Candidate | None, bench: Bench) -> Candidate | None:
-    """The best of what has a schedule of its own, and of what needs none. Raises `ScheduleImpossible` where the search
-    has an answer, and it is neither."""
+    """The best plan among those with a schedule of their own and those that need none. Raises `ScheduleImpossible`
+    where the search has an answer, and it is neither."""
     alone = [one for one in plans if len(one.decisions.groups) == 1]
     best, answer = bench.written([*alone, *([made] if made else [])]), bench.search.best
     if best is None and answer and answer.config.pp > 1:
@@ -84,8 +84,8 @@ def _granted(plans: Sequence[Candidate], made: Candidate | None, bench: Bench) -
 
 
 def _idle(search: Search, plans: Sequence[Candidate]) -> list[Config]:
-    """Pipelines that these plans were not made of and that would be fast if they never waited, the best first; before
-    them the answer of the search."""
+    """Pipelines that none of these plans was made of, by what they would take without idle time; before them the answer
+    of the search."""
     taken = {one.origin for one in plans}
     waits = {one.config: dict(one.prediction.shares)["bubble"] for one in search.found.values()}
     others = [one for one in search.found.values() if one.fits and one.config.pp > 1 and one.config not in taken]

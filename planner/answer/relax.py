@@ -1,4 +1,5 @@
-"""Where nothing fits: what lacks least, and the smallest changes under which something fits, each tried out.
+"""Relaxations where nothing fits: the configuration that lacks least, and the smallest changes under which something
+fits, each tried out.
 
     constraints take back what was asked of one name, or by one pin of modules
     margin      keep half as much of the memory free
@@ -53,7 +54,7 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
-    """Nothing fits.
+    """The answer where nothing fits.
 
     - `nearest` is, of the plans with the least memory of every kind, the one that lacks least; None if there is none.
     """
@@ -64,18 +65,19 @@ class Nothing:
 
     @property
     def short(self) -> tuple[int, float]:
-        """The stage that lacks most of what lacks least, and the bytes."""
+        """The stage that lacks most in the configuration that lacks least, and the bytes."""
         return shortest(self.nearest.prediction) if self.nearest else (-1, 0.0)
 
 
 def relax(solved: Solved) -> Nothing:
-    """What would help. Must: a complete search that has found nothing."""
+    """Find the changes that help. Must: a complete search that has found nothing."""
     found = nearest(solved)
     return Nothing(solved=solved, nearest=found, relaxations=tuple(relaxations(solved, found)))
 
 
 def nearest(solved: Solved) -> Found | None:
-    """Of the leanest shape of every base the one that lacks least, and of everything that was priced."""
+    """The configuration that lacks least, of everything priced and of the leanest pipeline of every kernel
+    configuration."""
     search = solved.search
     leanest: tuple[float, Config] | None = None
     for config in search.space.bases():
@@ -101,7 +103,7 @@ def nearest(solved: Solved) -> Found | None:
 
 
 def relaxations(solved: Solved, lacking: Found | None) -> Iterator[Relaxation]:
-    """All that helps, the smallest of each kind; `lacking` is what lacks least."""
+    """All changes that help, the smallest of each kind; `lacking` is the configuration that lacks least."""
     yield from _constraints(solved)
     yield from _margin(solved)
     if not solved.search.hopeless:
@@ -163,8 +165,8 @@ def _sequence(solved: Solved) -> Iterator[Relaxation]:
 
 
 def _hosts(solved: Solved, lacking: Found | None) -> Iterator[Relaxation]:
-    """More hosts in the first pool; the least number for which a plan was found. What lacks least says where to begin;
-    then come numbers that more and more divides, and what is between the last two."""
+    """More hosts in the first pool: the least number for which a plan was found. The search begins at what `lacking`
+    suggests, tries numbers with ever more divisors, and then those between the last two."""
     hosts = solved.ask.cluster.pools[0].hosts
     if solved.ask.cluster.matrix is not None:
         return  # links to new hosts are not known
@@ -190,7 +192,7 @@ def _hosts(solved: Solved, lacking: Found | None) -> Iterator[Relaxation]:
 
 
 def _enough(lacking: Found | None, hosts: int) -> int:
-    """Hosts that would hold what lacks least, if they shared all of it."""
+    """The number of hosts that would hold the configuration that lacks least, if they shared all of it."""
     if lacking is None:
         return hosts
     return max(
@@ -208,7 +210,7 @@ def _with_hosts(solved: Solved, hosts: int) -> Found | None:
 
 
 def _on(solved: Solved, ask: Ask, folds: Folds, profile: Profile | None = None) -> Found | None:
-    """Another cluster, sequence or profile."""
+    """The question with another cluster, sequence or profile."""
     price = Evaluator(ask.cluster, profile or published(), solved.search.prices.books)
     setting = replace(solved.setting, folds=folds, ranks=ask.cluster.ranks, workload=ask.workload, price=price)
     return tried(ask, setting, solved.asked)
@@ -222,7 +224,7 @@ def tried(ask: Ask, setting: Setting, asked: Asked, until: Stop | None = None) -
 
 
 def nothing_to_json(nothing: Nothing) -> dict[str, Any]:
-    """What is said where nothing fits, as docs/plan.md describes it."""
+    """The JSON where nothing fits, as docs/plan.md describes it."""
 
     def shown(found: Found) -> dict[str, Any]:
         prediction = found.prediction

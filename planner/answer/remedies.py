@@ -1,4 +1,4 @@
-"""Where the plans that are asked for cannot be expressed or emitted: what would help, each tried out.
+"""Remedies where the plans that are asked for cannot be expressed or emitted, each tried out.
 
     constraints take back what was asked of one name, or by one pin of modules; else of all
     target      plan for `any`, which is for prices, and no code is written for
@@ -24,8 +24,7 @@ from meshwright.planner.space.declared import Space
 
 
 def unwritten(solved: Solved) -> MeshwrightError | None:
-    """The refusal of a question to which there are plans that fit, and none of them is emitted: with the emission's
-    code if there is one alone."""
+    """The error where plans fit and none of them is emitted: with the emission's code if there is only one."""
     passed = solved.search.emission.passed if solved.search.emission else []
     if not passed or solved.best is not None:
         return None
@@ -36,12 +35,12 @@ def unwritten(solved: Solved) -> MeshwrightError | None:
 
 
 def reasons(passed: Iterable[Passed]) -> str:
-    """Why none of these plans is an answer, by the codes of their refusals."""
+    """The reasons why none of these plans is an answer, by the codes of their refusals."""
     return f"no code is written for any plan that fits: {'; '.join(map(_why, by_code(passed).values()))}"
 
 
 def inexpressible(solved: Solved, refusal: MeshwrightError) -> MeshwrightError:
-    """The refusal of a question that the model or the target has no plan for; of the target with what helps."""
+    """The error where the model or the target has no plan; for the target with a remedy."""
     if not isinstance(refusal, CapabilityError):
         return refusal
     fix = remedy(solved)
@@ -59,12 +58,12 @@ def _place(solved: Solved) -> str:
 
 
 def remedy(solved: Solved) -> str:
-    """What helps, in words; empty if nothing that is tried does."""
+    """The change that helps, in words; empty if nothing that is tried does."""
     return "; or ".join(_constraints(solved)) or next(_target(solved), "")
 
 
 def _constraints(solved: Solved) -> Iterator[str]:
-    """Each constraint, taken back by itself; where none of them helps alone, all."""
+    """The constraints to take back, each by itself; all of them where none helps alone."""
     ask, setting, asked = solved.ask, solved.setting, solved.asked
     helped = False
     for name in asked.names:
@@ -88,14 +87,15 @@ def _target(solved: Solved) -> Iterator[str]:
 
 
 def is_empty(space: Space) -> bool:
-    """Whether nothing is as was asked for."""
+    """Whether the space holds nothing that was asked for."""
     return not any(
         True for base in space.bases() for pipeline in space.pipelines(base) for _ in space.storages(pipeline)
     )
 
 
 def empty(solved: Solved) -> MeshwrightError:
-    """The refusal of constraints that nothing meets: what contradicts what, as far as taking one of them back shows."""
+    """The error for constraints that nothing satisfies: the contradicting ones, as far as taking one of them back
+    shows."""
     space, asked = solved.search.space, solved.asked
     stages = [number for number in asked.constraints.only.get("pp", ()) if isinstance(number, int)]
     if stages and min(stages) > max(space.layers, 1):

@@ -1,4 +1,4 @@
-"""From an answered search to a plan: what is held against what, and what keeps the plan where it is.
+"""The report of an answered search: comparisons with other plans, and what keeps the plan where it is.
 
 differences   shares of a step time add up to it (`cost_models.prediction`), so the shares of two plans, one less the
               other, add up to the time between them: that is why one lost
@@ -66,7 +66,7 @@ KINDS: Mapping[type[MeshwrightError], str] = {
 
 
 def differences(one: Prediction, other: Prediction) -> tuple[tuple[str, float], ...]:
-    """Seconds that `one` takes longer than `other`, by what they go to; the largest first."""
+    """Seconds that `one` takes longer than `other`, by share of the step; the largest first."""
     mine, theirs = dict(one.shares), dict(other.shares)
     found = {name: mine.get(name, 0.0) - theirs.get(name, 0.0) for name in dict.fromkeys((*mine, *theirs))}
     return tuple(sorted(found.items(), key=lambda item: (-abs(item[1]), item[0])))
@@ -79,14 +79,14 @@ def told(found: tuple[tuple[str, float], ...], step_s: float) -> str:
 
 
 def shortest(prediction: Prediction) -> tuple[int, float]:
-    """The stage that lacks most, and the bytes; -1 and 0 if all fit."""
+    """The stage that lacks most memory, and the bytes; -1 and 0 if all fit."""
     lacks = [(stage.memory.lacks_bytes, -stage.stage) for stage in prediction.stages]
     most, stage = max(lacks)
     return (-stage, most) if most > 0 else (-1, 0.0)
 
 
 def rival(name: str, found: Found, best: Found, objective: str = "time", unwritten: str = "") -> Rival:
-    """A plan beside the answer; `unwritten` is the code of the refusal of one that is not emitted."""
+    """A plan to compare the answer with; `unwritten` is the code of the refusal if it is not emitted."""
     stage, short = shortest(found.prediction)
     delta = differences(found.prediction, best.prediction)
     words = told(delta, best.step_s)
@@ -153,7 +153,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
 
 
 def _unwritten(solved: Solved, best: Found) -> Iterator[str]:
-    """What no code is written for: what the answer was chosen in place of, and whatever the plan is."""
+    """Notes on plans that no code is written for: those in whose place the answer was chosen, and the plan itself."""
     emission = solved.search.emission
     outright = emission.notes() if emission else ()
     yield from dict.fromkeys((*solved.setting.unwritten(best.config), *outright))
@@ -176,7 +176,7 @@ def _idle(solved: Solved) -> Iterator[str]:
 
 
 def _refinements(solved: Solved) -> Iterator[str]:
-    """What the plan has that no configuration of the declared space has."""
+    """Notes on what the plan has that no configuration of the declared space has."""
     refined = solved.refined
     if refined is None:
         return
@@ -251,7 +251,7 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
 
 
 def _code(solved: Solved, found: Found) -> str:
-    """The code with which the emission of a configuration that fits is refused; empty if it is not."""
+    """The code of the refusal to emit a configuration that fits; empty if it is emitted."""
     emission = solved.search.emission
     if emission is None or not found.fits or found == solved.best:
         return ""
@@ -264,7 +264,7 @@ def _code(solved: Solved, found: Found) -> str:
 
 
 def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
-    """The fastest of every kind but the best's."""
+    """The fastest plan of every family but the answer's."""
     ranked = sorted(solved.search.found.values(), key=lambda found: (solved.score(found), str(found.config)))
     faster = _nearly(solved, best)
     if faster:
@@ -281,14 +281,14 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
 
 
 def _nearly(solved: Solved, best: Found) -> Found | None:
-    """Of what was priced, is faster by more than a trifle and does not fit, the one that lacks least."""
+    """The configuration that is clearly faster, does not fit, and lacks least."""
     below_s = (1 - TOLD) * best.step_s
     full = [found for found in solved.search.found.values() if not found.fits and found.step_s < below_s]
     return min(full, key=lambda found: (shortest(found.prediction)[1], str(found.config)), default=None)
 
 
 def _family(config: Config) -> tuple[object, ...]:
-    """What people would call another kind of plan."""
+    """The values by which people tell plans apart."""
     return config.tp, config.cp, config.ep, config.pp, config.context if config.cp > 1 else "", config.zero
 
 
@@ -319,7 +319,7 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
 
 
 def _steps(config: Config) -> Iterator[tuple[str, Config]]:
-    """One step from a configuration in every direction that copies, or micro-batches, can pay for."""
+    """Configurations one step away, in every direction that copies, or micro-batches, can pay for."""
     for name in ("tp", "cp", "pp"):
         if config.dp % 2 == 0:
             twice = 2 * getattr(config, name)

@@ -56,7 +56,7 @@ LOADING_S = 5.0
 
 @dataclass(slots=True)
 class Stop:
-    """Whether a search is to end early: at a time of the monotonic clock, or when someone interrupts it."""
+    """The condition under which a search ends early: a time of the monotonic clock, or an interrupt."""
 
     until_s: float | None = None
     interrupted: bool = False
@@ -66,7 +66,7 @@ class Stop:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Load or trace the model in the time that is left, which is `LOADING_S` at least. Raises `NoPlanInTime`."""
+        """Limit loading or tracing the model to the time that is left, at least `LOADING_S`. Raises `NoPlanInTime`."""
         if self.until_s is None:
             yield
             return
@@ -75,7 +75,8 @@ class Stop:
 
     @contextmanager
     def watching(self) -> Iterator[Stop]:
-        """The first Ctrl-C is noted, and seen after the piece of work at hand; a second one ends at once."""
+        """Watch for Ctrl-C: the first one is noted, and seen after the current piece of work; a second one ends at
+        once."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -102,7 +103,7 @@ def _not_loaded() -> NoPlanInTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """A search and what it was about.
+    """An answered search, and its question.
 
     - `complete`: it ended by itself, so that what it says of the space is all there is to say.
     """
@@ -125,7 +126,7 @@ class Solved:
 
     @property
     def best(self) -> Found | None:
-        """The answer. Of a plan whose stages have meshes of their own, with the configuration that it was made of."""
+        """The answer; for a plan whose stages have different meshes, with the configuration that it was made of."""
         if self.refined is None:
             return self.search.best
         config = self.refined.config or self.refined.origin
@@ -134,7 +135,7 @@ class Solved:
 
     @property
     def decisions(self) -> Decisions:
-        """Those of the answer. Must: there is one."""
+        """The decisions of the answer. Must: there is one."""
         if self.refined is not None:
             return self.refined.decisions
         assert self.search.best is not None
@@ -142,11 +143,11 @@ class Solved:
 
     @property
     def proved(self) -> float:
-        """What nothing in the space is below, as far as that says something beside the answer."""
+        """The bound on the space, as far as it lies below the answer."""
         return min(self.lower, self.score(self.best)) if self.best else self.lower
 
     def score(self, found: Found) -> float:
-        """What a plan is compared by."""
+        """The figure by which a plan is compared."""
         return score(self.objective, found.prediction, self.ask.cluster)
 
     @property
@@ -160,7 +161,7 @@ class Solved:
 
 
 def space_of(setting: Setting, cluster: Cluster, constraints: Constraints) -> Space:
-    """The configurations of a model on a cluster."""
+    """The declared space of a model on a cluster."""
     fold = setting.folds.first(LEAST_BATCH).fold
     heads = extents(fold, "heads") or extents(fold, "group")
     return Space(
@@ -187,7 +188,7 @@ def solve(
     *,
     any_fits: bool = False,
 ) -> Solved:
-    """Search; `told` hears of it after every piece of work. `any_fits`: the first plan that fits will do."""
+    """Search and refine; `told` is called after every piece of work. `any_fits`: the first plan that fits will do."""
     stop = stop or Stop()
     if asked.constraints.made_only:
         _check_made(objective, setting)
@@ -224,8 +225,8 @@ def solve(
 
 
 def _check_made(objective: str, setting: Setting) -> None:
-    """Must: a schedule that is made for a plan is asked for where it is the time that counts, of a target that can run
-    one."""
+    """Check that a schedule made for the plan is asked for only where time is the objective, and of a target that can
+    run one."""
     if objective != "time":
         raise ConstraintsContradict(
             place=f"--objective {objective} --fix schedule={CUSTOM}",
@@ -242,8 +243,8 @@ def _check_made(objective: str, setting: Setting) -> None:
 
 
 def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> Solved:
-    """Search on ever fewer hosts, and refine the answer: on the same hosts what is faster is cheaper. What is proved of
-    the whole is the least of what is proved of each; a number of hosts that was not searched proves nothing."""
+    """Search on ever fewer hosts, and refine the answer: on the same hosts, faster is cheaper. The bound is the least
+    over all numbers of hosts; one that was not searched proves nothing."""
     answer: Solved | None = None
     lower, complete = inf, True
     for cluster in parts(ask.cluster):
@@ -269,8 +270,8 @@ def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callab
 
 
 def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
-    """The answer, or what one pool does alone if that is faster: others may only be waited for. What is proved is then
-    proved of each."""
+    """The answer, or the plan of one pool alone if that is faster: other pools may only be waited for. The bound then
+    holds for each of them."""
     whole, lower, complete = solved.ask.cluster, solved.lower, solved.complete
     usual = solved.search.baselines
     for cluster in parts(whole)[1:]:
@@ -305,8 +306,8 @@ def _part(ask: Ask, setting: Setting, asked: Asked, cluster: Cluster) -> tuple[A
 
 
 def parts(cluster: Cluster) -> list[Cluster]:
-    """What of a cluster a plan may be for when hosts may be left idle: all of it; with one pool, numbers of hosts that
-    divide its own; with several, each alone."""
+    """The parts of a cluster that a plan may use when hosts may be left idle: all of it; with one pool, numbers of
+    hosts that divide its own; with several, each pool alone."""
     if cluster.heterogeneous:
         alone = [] if cluster.matrix else [replace(cluster, pools=(pool,), links=()) for pool in cluster.pools]
         return [cluster, *alone]
@@ -329,7 +330,7 @@ def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Sea
 def _run(
     search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None, *, any_fits: bool = False
 ) -> bool:
-    """Run a search until it ends, or is told to; whether it ended by itself."""
+    """Run a search until it ends by itself (true), or is told to."""
     for _ in search.run(baselines(search.space), _first(search.setting, asked, search.space)):
         if told:
             told(search)
@@ -341,7 +342,7 @@ def _run(
 
 
 def _first(setting: Setting, asked: Asked, space: Space) -> list[Config]:
-    """What the pins alone would mean, if they mean something that is in the space."""
+    """The configuration that the pins alone stand for, if it is in the space."""
     try:
         filled = fill(asked.pins, ranks=space.ranks, global_batch=space.global_batch)
         config = setting.settled(filled, space.global_batch)

@@ -36,7 +36,7 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass(slots=True)
 class _Worker:
-    """A process and what it still has to do; `left` starts with the piece that it is at, `ahead` are batches."""
+    """A process and its pending work; `left` starts with the current piece, `ahead` are batches."""
 
     process: ForkProcess
     pipe: Connection
@@ -46,7 +46,7 @@ class _Worker:
 
 
 class _Crew(Generic[R]):
-    """The processes at work."""
+    """The running processes."""
 
     def __init__(self, work: Callable[[int], R], limit_s: float, windows: Iterable[Sequence[Sequence[int]]]) -> None:
         self.work = work
@@ -75,7 +75,7 @@ class _Crew(Generic[R]):
             self.give(worker, worker.ahead.popleft())
 
     def take_over(self, worker: _Worker) -> None:
-        """The far half of what a process has ahead, of the one that has most; the next window, if none has any."""
+        """Take the far half of the work of the process that has most ahead; the next window, if none has any."""
         other = max(self.workers, key=lambda one: len(one.ahead))
         for _ in range((len(other.ahead) + 1) // 2):
             worker.ahead.appendleft(other.ahead.pop())
@@ -89,7 +89,7 @@ class _Crew(Generic[R]):
             worker.pipe.send(list(batch))
 
     def dismiss(self, worker: _Worker) -> int | None:
-        """End a process; its exit code."""
+        """End a process, and return its exit code."""
         self.workers.remove(worker)
         worker.pipe.close()
         worker.process.kill()
@@ -100,7 +100,7 @@ class _Crew(Generic[R]):
 
 
 def _serve(work: Callable[[int], R], pipe: Connection, others: Sequence[Connection], parent: int) -> None:
-    """What a child does: take a batch, answer piece by piece, until the parent closes the pipe."""
+    """Run a child: take a batch and answer piece by piece, until the parent closes the pipe."""
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends us
     collect_rarely()
@@ -121,7 +121,8 @@ def shared_out(
     jobs: int,
     limit_s: float,
 ) -> Iterator[tuple[int, R]]:
-    """Every piece with its result, as they come; `lost(piece, why)` is the result of one whose process was lost."""
+    """Every piece with its result, in order of arrival; `lost(piece, why)` is the result of one whose process was
+    lost."""
     waiting = [[batch for batch in window if batch] for window in windows]
     crew = _Crew(work, limit_s, waiting)
     gc.freeze()  # collections in the children then leave the parent's memory alone
@@ -137,7 +138,7 @@ def shared_out(
 
 
 def _collect(crew: _Crew[R], lost: Callable[[int, str], R]) -> Iterator[tuple[int, R]]:
-    """What arrives until the next deadline."""
+    """Results that arrive until the next deadline."""
     busy = [worker for worker in crew.workers if worker.left]
     pause_s = max(0.0, min(worker.deadline_s for worker in busy) - time.monotonic())
     ready = wait([worker.pipe for worker in busy], timeout=pause_s)

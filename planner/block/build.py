@@ -63,7 +63,7 @@ def build(
 
 
 class _Building:
-    """Puts one problem together."""
+    """The construction of one block problem."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class _Building:
         self.pairs: dict[tuple[int, int], Array] = {}
 
     def chosen_by_groups(self, found: Loops) -> tuple[Parts, tuple[Options, ...]]:
-        """Groups and their options. A pin may ask of an operator what none that follows it can take up, a partial sum
-        for instance: where that leaves a group nothing, its operators with pins stand alone."""
+        """Groups and their options. Where pins leave a group no option, a partial sum that no follower can take up for
+        instance, its pinned operators stand alone."""
         cut: list[str] = []
         while True:
             grouped = parts(self.graph, found, joined=self.space.joined, cut=cut)
@@ -115,7 +115,7 @@ class _Building:
             cut += apart
 
     def run_again(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Values that the backward pass reads, and operators that it computes again for that."""
+        """Values that the backward pass reads, and the operators that are recomputed for them."""
         chosen, needed = frozenset(self.recompute), set[str]()
         again = set[str]()
         waiting = [
@@ -178,14 +178,14 @@ class _Building:
         )
 
     def between(self) -> list[str]:
-        """Values that groups bring to one another, or in, or out."""
+        """Values that pass between groups, or into or out of the body."""
         inputs = [item.value for item in self.graph.inputs if item.value not in self.parts.tables]
         shared = [p.value for p in self.graph.params if p.value in self.parts.readers]
         made = [value for group in self.parts.groups for value in group.makes]
         return [*inputs, *shared, *made]
 
     def hubs(self) -> Iterable[Hub]:
-        """Inputs and outputs, those that feed each other as one; and what several groups read."""
+        """One hub per input or output, tied ones as one, and per value that several groups read."""
         cycle = self.cycle()
         inputs = [item.value for item in self.graph.inputs]
         done: set[str] = set()
@@ -260,7 +260,7 @@ class _Building:
         return cost
 
     def hub_cost(self, hub: Hub) -> Array:
-        """Adding the gradients of several readers; storing a parameter that several groups read."""
+        """Costs at a hub: adding the gradients of several readers, and storing a parameter that several groups read."""
         cost = np.zeros(len(hub.states))
         for value in hub.values:
             if value in self.graph.param:
@@ -271,7 +271,8 @@ class _Building:
         return cost
 
     def gradients(self, value: str) -> int:
-        """How many gradients of a value meet at its hub. Those of products with weights that a stack joins are one."""
+        """The number of gradients of a value that meet at its hub. Gradients of products with stacked weights count as
+        one."""
         if value not in self.graph.differentiable:
             return 0
         products = others = 0
@@ -300,8 +301,8 @@ class _Building:
     # memory
 
     def saved_bytes(self, times: Sequence[Sequence[Times]]) -> list[Array]:
-        """What groups keep of their own; and each value that a later derivative reads, once: where it is made, if that
-        keeps it anyhow or what was gathered is let go; else at its hub; else as its reader takes it."""
+        """Bytes saved by groups, and by each value that a later derivative reads, counted once: where it is made, if it
+        is saved there anyway or was gathered and released; else at its hub; else at its reader."""
         found = [
             np.zeros(len(one)) if one.group.names <= self.again else np.array([took.kept_bytes for took in its])
             for one, its in zip(self.options, times, strict=True)
@@ -323,7 +324,7 @@ class _Building:
         return found
 
     def is_kept(self, value: str, times: Sequence[Sequence[Times]]) -> bool:
-        """Whether a value must be at hand in the backward pass without being made there."""
+        """Whether the backward pass needs a value that it does not compute itself."""
         if value in self.chosen and value in self.graph.producer:
             return False
         for number in self.parts.readers.get(value, ()):
@@ -338,7 +339,7 @@ class _Building:
         return local_elements(state.value, type_.shape, self.mesh) * ITEMSIZE[type_.dtype]
 
     def state_bytes(self) -> list[Array]:
-        """What parameters take, stored as they are."""
+        """Bytes of parameter state, as stored."""
         found = [np.zeros(len(variable)) for variable in self.costs]
         for number, one in enumerate(self.options):
             for param in one.group.params:
@@ -353,7 +354,7 @@ class _Building:
     # moves
 
     def connect(self, value: str) -> None:
-        """The pairs over which a value travels."""
+        """The pairs of variables between which a value travels."""
         hub = self.hub_of.get(value)
         makers, readers = self.makers(value), self.parts.readers.get(value, ())
         if hub is None:
@@ -372,7 +373,7 @@ class _Building:
             self.travels(value, at, reader, self.is_needed_by(value, reader))
 
     def is_needed_by(self, value: str, reader: int) -> bool:
-        """Whether the backward pass reads a value in the form that this group takes it in."""
+        """Whether the backward pass reads a value in the form in which this group takes it."""
         for op in self.parts.groups[reader].ops:
             if value not in op.operands:
                 continue
@@ -398,13 +399,13 @@ class _Building:
         return self.options[variable].states[value]
 
     def rows(self, value: str, variable: int) -> np.ndarray:
-        """For every state of a variable, the number of the value's state."""
+        """The number of the value's state for every state of a variable."""
         if variable >= len(self.options):
             return np.arange(len(self.all_hubs[variable - len(self.options)].states))
         return self.options[variable].at[value]
 
     def table(self, value: str, sources: Sequence[State], targets: Sequence[State], needed: bool) -> Array:
-        """Forward, once more where that is needed, and the gradient back."""
+        """Costs of moving a value forward, once more where it is recomputed, and its gradient back."""
         nbytes = self.graph.types[value].nbytes
         there, here = [s.value for s in sources], [t.value for t in targets]
         cost = self.moves.seconds(nbytes, there, here, backward=False)
@@ -420,5 +421,5 @@ class _Building:
 
 
 def _picks(graph: Graph) -> int:
-    """Experts that a token goes to."""
+    """The number of experts that a token goes to."""
     return max((graph.types[op.operands[1]].shape[-1] for op in graph.ops if op.kind == "dispatch"), default=1)

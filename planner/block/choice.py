@@ -24,7 +24,7 @@ from meshwright.planner.block_solver.problem import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCost:
-    """One body plan by itself: seconds and bytes on one rank.
+    """The cost of one body plan by itself: seconds and bytes on one rank.
 
     Seconds of `forward_s`, `inputs_s` (with what is computed again) and `weights_s` are per micro-batch, those of
     `once_s` per step.
@@ -44,7 +44,7 @@ class BlockCost:
     """Bytes that a rank receives per micro-batch, by the widest tier of the group."""
 
     def total_s(self, microbatches: int) -> float:
-        """Per micro-batch, once what happens per step is shared out."""
+        """Seconds per micro-batch, with the seconds per step shared out."""
         return self.forward_s + self.inputs_s + self.weights_s + self.once_s / microbatches
 
 
@@ -66,7 +66,7 @@ class BlockChoice:
 
 
 def cost_of_plan(graph: Graph, plan: BodyPlan, mesh: Mesh, terms: Terms) -> BlockCost:
-    """What a body plan costs by itself: also of plans that no block solver made."""
+    """The cost of a body plan by itself, whether the block solver made it or not."""
     body = lower_body(graph, plan, mesh, terms.lowering)
     book = ledger(body, terms.workload, accumulates=terms.microbatches > 1)
     costs = {name: terms.cost(phase, mesh) for name, phase in book.phases.items()}

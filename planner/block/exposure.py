@@ -1,4 +1,4 @@
-"""How much of what a plan asks for shows in its time, as a sum over its parts.
+"""Exposure: the share of communication that is not hidden, as a sum over the parts of a plan.
 
 The block problem adds: every kernel and every collective counts by itself. What the evaluator makes of the same parts
 depends on all of them together (`cost_models.step`); where that is a share of each, it is that share here:
@@ -20,14 +20,14 @@ from meshwright.ir.target.workload import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """What a stack shows of its communication; `hides` as of `Terms`."""
+    """The share of its communication that a stack leaves exposed; `hides` as of `Terms`."""
 
     stack: Stack
     step: StepConstants
     hides: bool
 
     def seconds(self, cost: Cost, *, backward: bool = False) -> float:
-        """One part of a body, per micro-batch."""
+        """Exposed seconds of one part of a body, per micro-batch."""
         tensor, context, expert = cost.values
         ring_s = cost.ring_s
         if "ring" in self.stack.hides:
@@ -35,12 +35,12 @@ class Exposure:
         return cost.device_s + self.tensor(backward=backward) * tensor + context + expert + ring_s
 
     def tensor(self, *, backward: bool) -> float:
-        """The share of a tensor-parallel collective that shows."""
+        """The exposed share of a tensor-parallel collective."""
         if "tensor" in self.stack.hides:
             return 1 - self.step.hidden_tensor
         return 1 - self.step.hidden_backward if backward and self.stack.regathers else 1.0
 
     def parameters(self, what: str) -> float:
-        """The share of parameters' gathers ("parameters"), gradients' reductions ("gradients") and gathers of updated
-        parameters ("publish") that shows."""
+        """The exposed share of gathers of parameters ("parameters"), reductions of gradients ("gradients") and gathers
+        of updated parameters ("publish")."""
         return self.step.slowdown if self.hides and what in self.stack.hides else 1.0

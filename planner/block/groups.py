@@ -78,13 +78,13 @@ class Parts:
 
 
 def parts(graph: Graph, found: Loops, *, joined: bool = True, cut: Iterable[str] = ()) -> Parts:
-    """A body in groups, none across a value in `cut`; without `joined` every operator is one."""
+    """Divide a body into groups, none across a value in `cut`; without `joined` every operator is a group."""
     grouping = _Grouping(graph, found)
     return grouping.parts(grouping.ties(cut) if joined else {op.name: op.name for op in grouping.ops})
 
 
 class _Grouping:
-    """Ties operators, and ties them again where a value turned out to be read from inside and outside."""
+    """The grouping of operators, repeated where a value turns out to be read from inside and outside a group."""
 
     def __init__(self, graph: Graph, found: Loops) -> None:
         self.graph, self.found, self.facts = graph, found, facts_of(graph)
@@ -98,7 +98,7 @@ class _Grouping:
                 self.of_weights.update(op.results)
 
     def find_tables(self) -> frozenset[str]:
-        """Values without gradient and without samples, and made of nothing else."""
+        """Values without gradient and without samples, computed from such values only."""
         tables = {item.value for item in self.graph.inputs if self.is_plain(item)}
         for op in self.graph.ops:
             known = tables.issuperset(op.operands)
@@ -123,7 +123,7 @@ class _Grouping:
             cut |= torn
 
     def tied(self, cut: set[str]) -> dict[str, str]:
-        """Followers tied to what makes their operands, except across the values in `cut`."""
+        """Followers joined to the makers of their operands, except across the values in `cut`."""
         leader: dict[str, str] = {}
         producer = self.graph.producer
         for op in self.ops:
@@ -149,13 +149,13 @@ class _Grouping:
         return leader
 
     def follows(self, rule: Rule, op: Op) -> bool:
-        """Whether an operator does what its operands' maker does."""
+        """Whether an operator takes the choice of its operands' maker."""
         if op.kind in _LEADERS or rule.gathered or rule.pairs or any(factor.expanded for factor in rule.factors):
             return False
         return rule.engine in (Engine.VIEW, Engine.MEMORY)
 
     def torn(self, leader: Mapping[str, str]) -> set[str]:
-        """Values that are read inside the group that makes them, and outside too."""
+        """Values that are read both inside the group that makes them and outside."""
         found = set()
         for op in self.ops:
             for value in op.results:

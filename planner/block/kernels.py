@@ -32,7 +32,7 @@ from meshwright.planner.block.strategies import Indices, Options
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A group per micro-batch: seconds, and bytes kept."""
+    """Seconds and saved bytes of a group per micro-batch."""
 
     forward_s: float = 0.0
     recompute_s: float = 0.0
@@ -61,7 +61,7 @@ class Kernels:
     """Values that are not kept."""
 
     def times(self, options: Options) -> list[Times]:
-        """For every option."""
+        """The times of a group under every option."""
         classes, first = self.classes(options)
         small, forward_only = self.subgraph(options.group.makes, options.group.ops), None
         redone = tuple(op for op in options.group.ops if op.name in self.again)
@@ -71,18 +71,18 @@ class Kernels:
         return [made[number] for number in classes]
 
     def fixed_s(self, ops: tuple[Op, ...], mesh: Mesh) -> float:
-        """Operators that are idle whatever is chosen, forward and again if need be."""
+        """Seconds of operators that no option splits, forward and recomputed."""
         return self.idle_s(ops, mesh) + self.idle_s(tuple(op for op in ops if op.name in self.again), mesh)
 
     def idle_s(self, ops: tuple[Op, ...], mesh: Mesh) -> float:
-        """The same once."""
+        """Seconds of operators that no option splits, once."""
         if not ops:
             return 0.0
         body = lower_body(self.subgraph(self.graph.outputs, ops), BodyPlan("fixed", "fixed"), mesh, self.terms.lowering)
         return self.body_costs(body)["forward"].device_s
 
     def classes(self, options: Options) -> tuple[Indices, Indices]:
-        """The class of every option, and an option of every class."""
+        """Options by class: the class of each, and one option of every class."""
         columns = []
         for at, op in enumerate(options.group.ops):
             for factor in facts_of(self.graph)[op.name].rule.factors:
@@ -153,7 +153,7 @@ class Kernels:
         return lower_body(graph, plan, mesh, self.terms.lowering)
 
     def body_costs(self, body: BodyProgram) -> Mapping[str, Cost]:
-        """The phases of a small body."""
+        """The costs of a small body, by phase."""
         workload = self.terms.workload
         if any(not self.graph.types[value].shape for value in self.graph.outputs):
             workload = replace(workload, precision=base_precision(workload))

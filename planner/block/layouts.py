@@ -31,8 +31,7 @@ REFUSED = (IllegalStrategy, IndivisibleExtent, SectionsMismatch)
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A factor that runs over samples, the sequence, and whatever is inside: how many samples there are, and how axes
-    cut a sequence."""
+    """A factor over samples, sequence and inner loops: the number of samples, and how axes cut the sequence."""
 
     outer: int
     zigzag: frozenset[str]
@@ -44,7 +43,7 @@ class Tokens:
 
 @dataclass(eq=False)
 class Layouts:
-    """The layouts of one body; `zigzag` are the axes that cut the sequence so."""
+    """The layouts of one body; `zigzag` are the axes that cut the sequence in a zigzag."""
 
     graph: Graph
     found: Loops
@@ -56,7 +55,7 @@ class Layouts:
 
     @cached_property
     def fused(self) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """Values that are cut into sections: the dimension, and the sections."""
+        """Values that are cut into sections, with their dimension and sections."""
         return {
             op.operands[slot]: (dim, sizes)
             for op in self.graph.ops
@@ -69,7 +68,7 @@ class Layouts:
         return next((op for op in self.graph.ops if op.kind == "dispatch"), None)
 
     def tokens(self, op: Op, factor: str) -> Tokens | None:
-        """The parts of a factor that has the sequence under samples."""
+        """The parts of a factor in which the sequence lies under samples."""
         names = self.found.factors[op.name][factor]
         at = next((index for index, name in enumerate(names) if stem(name) == SEQUENCE), 0)
         if not at:
@@ -77,7 +76,7 @@ class Layouts:
         return Tokens(prod(self.sizes[name] for name in names[:at]), self.zigzag)
 
     def sections(self, op: Op, factor: str) -> tuple[int, ...] | None:
-        """The sections that a factor's results are cut into afterwards."""
+        """The sections into which the results of a factor are cut later."""
         for dims, value in zip(facts_of(self.graph)[op.name].rule.results, op.results, strict=True):
             dim, sizes = self.fused.get(value, (0, ()))
             if sizes and dims[dim] == (factor,):
@@ -89,7 +88,7 @@ class Layouts:
         return bool(names) and stem(names[0]) == SLOTS and op.kind not in ("dispatch", "combine")
 
     def single(self, op: Op, choice: Split, mesh: Mesh) -> tuple[Split, ...]:
-        """A cut by one axis in every layout that it may have."""
+        """The cuts by one axis, in every possible layout."""
         if len(choice.factors) > 1:
             return (choice,)
         (factor,) = choice.factors
@@ -104,7 +103,7 @@ class Layouts:
         return (choice,)
 
     def filled(self, mesh: Mesh, by_sequence: Sequence[bool | None]) -> dict[str, Layout]:
-        """How dispatch lays slots out on every axis, where tokens are cut by sample (False) or by sequence (True)."""
+        """The layout of dispatch slots on every axis, where tokens are cut by sample (False) or by sequence (True)."""
         op = self.dispatch
         assert op is not None
         factor = facts_of(self.graph)[op.name].rule.operands[0][0][0]
@@ -122,7 +121,7 @@ class Layouts:
         return {shard.axis: shard.layout for dim in applied.results[0].dims for shard in dim}
 
     def joint(self, op: Op, mesh: Mesh, choices: Sequence[Choice | None]) -> Strategy:
-        """Choices of single axes as one strategy: cuts of samples first, each layout on what is left."""
+        """Choices of single axes joined to one strategy: cuts of samples first, each layout on what remains."""
         pairs = [(axis, made) for axis, made in zip(mesh.names, choices, strict=True) if made is not None]
         pairs.sort(key=lambda pair: self.is_inner(op, pair[1]))
         left: dict[str, Tokens | tuple[int, ...]] = {}
@@ -154,7 +153,7 @@ class Layouts:
         return self.tokens(op, made.factors[0]) is not None or self.is_slots(op, made.factors[0])
 
     def laid_out(self, op: Op, mesh: Mesh, axis: str, made: Split, left: dict[str, Tokens | tuple[int, ...]]) -> Split:
-        """One cut on what the axes before have left of its factor."""
+        """The layout of one cut on what earlier axes leave of its factor."""
         (factor,) = made.factors
         parts = mesh.axis(axis).size
         whole = left.get(factor) or self.tokens(op, factor) or self.sections(op, factor)

@@ -1,4 +1,4 @@
-"""What it takes to bring a value from one placement to another.
+"""Prices of moving values from one placement to another.
 
 The steps between two placements (`ir.sharding.reshard`) are the same for all values; what they take depends on bytes.
 So there is one table of steps for a mesh, by number of placement, and for every size of a value one vector of seconds,
@@ -86,14 +86,15 @@ class Moves:
         return np.asarray(taken.sum(axis=2))
 
     def again(self, nbytes: float, sources: Sequence[Placement], targets: Sequence[Placement]) -> Array:
-        """What runs once more in the backward pass where gathered values are let go: from the first gather on."""
+        """Steps that run once more in the backward pass where gathered values are released: from the first gather
+        on."""
         rows, columns = self.known(sources, targets)
         taken = self.lasting(nbytes, backward=True)[self.table[np.ix_(rows, columns)]]
         first = self.gathers[np.ix_(rows, columns)]
         return np.asarray(np.where(np.arange(LONGEST) >= first[:, :, None], taken, 0.0).sum(axis=2))
 
     def lasting(self, nbytes: float, *, backward: bool) -> Array:
-        """Seconds of every step for a tensor of this size; the last entry, for padding, is zero."""
+        """Seconds per step to move a tensor of this size; the last entry, for padding, is zero."""
         steps = [*self.steps, None]
         return np.array([0.0 if step is None else self.price(step, nbytes, backward=backward) for step in steps])
 
@@ -111,7 +112,7 @@ class Moves:
         return self.priced[key]
 
     def known(self, sources: Sequence[Placement], targets: Sequence[Placement]) -> tuple[list[int], list[int]]:
-        """The numbers of placements, with the steps between them in the table."""
+        """The numbers of placements, registered in the table with the steps between them."""
         rows, columns = [self.number(p) for p in sources], [self.number(p) for p in targets]
         grown = len(self.placements)
         if grown > len(self.table):
@@ -149,8 +150,9 @@ class Moves:
         return tuple(found)
 
     def shortened(self, source: Placement, target: Placement) -> tuple[Placement, Placement, int]:
-        """The same move without what both have alike, and how many ranks share the tensor for that. On many axes
-        dimensions are put in one order too: moves that differ in it only take the same steps, but for ties."""
+        """A move without the parts that source and target have in common, and the number of ranks that share the tensor
+        for that. On many axes dimensions are sorted too: moves that differ only in their order take the same steps, but
+        for ties."""
         rank, common, rows = max(source.rank, target.rank), 1, []
         for at in range(rank):
             here = source.dims[at] if at < source.rank else ()
@@ -175,7 +177,7 @@ class Moves:
 
 
 def _relabelled(rows: list[tuple[Dim, Dim]]) -> list[tuple[Dim, Dim]]:
-    """The same with runs and sections told apart by number: which are alike is all that a path looks at."""
+    """A placement with its layouts numbered: a path depends only on which of them are equal."""
     labels: dict[Layout, Layout] = {}
 
     def renamed(dim: Dim) -> Dim:

@@ -1,4 +1,4 @@
-"""A body's problem with what its numbers stand for: from an assignment to a plan, and the other way round."""
+"""A block problem with the meaning of its numbers: from an assignment to a plan, and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshwright.planner.block_solver.problem import Array, Limit, Problem
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hub:
-    """A value, or several that are in one state, with the states they may be in."""
+    """A value, or several in one state, with the states that they may be in."""
 
     values: tuple[str, ...]
     states: tuple[State, ...]
@@ -32,7 +32,7 @@ class Hub:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A body's problem, and what its numbers stand for: first the groups' variables, then the hubs'."""
+    """A block problem, and the meaning of its numbers: first the variables of groups, then those of hubs."""
 
     body: str
     graph: Graph
@@ -52,7 +52,7 @@ class Block:
     """Bytes of parameters, gradients and optimizer state."""
 
     def within(self, capacity_bytes: float, in_flight: int) -> Problem:
-        """The problem with a limit on what so many micro-batches keep, and states take."""
+        """The problem with a memory limit on the states and on the saved bytes of so many micro-batches."""
         uses = tuple(in_flight * saved + state for saved, state in zip(self.saved, self.state, strict=True))
         return replace(self.problem, limits=(Limit("memory", capacity_bytes, uses),))
 
@@ -69,7 +69,7 @@ class Block:
         return self.hubs[number].states[chosen[len(self.options) + number]]
 
     def stored(self, chosen: Sequence[int]) -> Iterable[tuple[Param, Stored]]:
-        """How every parameter is stored under a choice."""
+        """The storage of every parameter under a choice."""
         for number, one in enumerate(self.options):
             for param in one.group.params:
                 yield param, self.storing.best(param, one.state(param.value, chosen[number]))
@@ -79,7 +79,7 @@ class Block:
 
 
 def body_plan(block: Block, chosen: Sequence[int], name: str = "") -> BodyPlan:
-    """The plan of a body that an assignment of its problem means."""
+    """The plan of a body that an assignment of its problem stands for."""
     strategies: dict[str, Strategy] = {}
     for one, option in zip(block.options, chosen, strict=False):
         strategies |= one.strategies(option)
@@ -105,7 +105,7 @@ def body_plan(block: Block, chosen: Sequence[int], name: str = "") -> BodyPlan:
 
 
 def chosen_of(block: Block, plan: BodyPlan) -> tuple[int, ...] | None:
-    """The assignment of a problem that means this plan; None if none does."""
+    """The assignment that stands for a plan; None if there is none."""
     states = dict(plan.states)
     found: list[int] = []
     for number, one in enumerate(block.options):
@@ -120,7 +120,7 @@ def chosen_of(block: Block, plan: BodyPlan) -> tuple[int, ...] | None:
 
 
 def neighbours(block: Block, chosen: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every assignment in which one variable has another value: of a body all pairs of states are allowed."""
+    """Every assignment that differs in one variable: pairs of states of a body are all allowed."""
     for at, variable in enumerate(block.problem.variables):
         for other in range(len(variable.costs)):
             if other != chosen[at]:

@@ -1,4 +1,4 @@
-"""The block solver's door: the best plan of one body on one mesh, and the frontier of plans where memory is short.
+"""Block solving: the best plan of one body on one mesh, and the frontier of plans where memory is short.
 
 `solve_block` answers the fastest plan, or the fastest within so many bytes. Where the space leaves ZeRO open and bytes
 are limited, every level is a problem of its own, and the best answer counts; its bound is the least of theirs.
@@ -84,7 +84,7 @@ def solve_block(
 
 
 def solve(problem: Problem, limit_s: float | None, start: Sequence[int] | None = None) -> Assignment:
-    """By elimination, which answers at once also where limits leave a gap; by any method where it cannot."""
+    """Solve by elimination, which answers at once also where limits leave a gap; by any method where it cannot."""
     try:
         return elimination.solve(problem, limit_s=limit_s, start=start)
     except ProblemTooLarge:
@@ -92,7 +92,7 @@ def solve(problem: Problem, limit_s: float | None, start: Sequence[int] | None =
 
 
 def _spaces(space: Space, terms: Terms, *, limited: bool) -> Iterable[Space]:
-    """The space by itself, or for every level of ZeRO that it leaves open: the cheapest one may not fit."""
+    """The space itself, or one per ZeRO level that it leaves open: the cheapest level may not fit."""
     if space.zero is not None or not limited:
         return (space,)
     return tuple(replace(space, zero=level) for level in levels([line.name for line in terms.target.storage]))
@@ -156,7 +156,7 @@ def _points(block: Block, terms: Terms, within: float, limit_s: float | None) ->
 
 
 def _by_bytes(block: Block) -> Problem:
-    """The problem with bytes for seconds."""
+    """The problem with bytes in place of seconds."""
     (limit,) = block.within(0.0, 1).limits
     named = zip(block.problem.variables, limit.uses, strict=True)
     return Problem(
@@ -166,7 +166,7 @@ def _by_bytes(block: Block) -> Problem:
 
 
 def undominated(points: Iterable[BlockChoice], microbatches: int) -> tuple[BlockChoice, ...]:
-    """By rising time, those that no other matches or beats in time, saved bytes and state bytes."""
+    """Plans by rising time, without those that another matches or beats in time, saved bytes and state bytes."""
 
     def key(point: BlockChoice) -> tuple[float, float, float]:
         return point.cost.total_s(microbatches), point.cost.saved_bytes, point.cost.state_bytes

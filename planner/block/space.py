@@ -1,4 +1,4 @@
-"""What is searched, and what prices depend on.
+"""The plans of a body that are searched, and the terms that their prices depend on.
 
 A `Space` says which choices the block solver may make; what a target cannot be made to do is masked by its
 capabilities. A `Terms` is everything that a price of a body depends on beside the plan: cluster and profile, the ranks
@@ -23,7 +23,7 @@ from meshwright.planner.block.exposure import Exposure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Which plans of a body are looked at.
+    """The plans of a body that are searched.
 
     - `zero` is 0 to 3, or None for whatever is cheapest of those that the target can store.
     - `storing` names the axes over which storage may be cut further; None for all.
@@ -56,7 +56,7 @@ ALL = Space()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What prices of a body depend on beside its plan."""
+    """The terms of a body's prices that do not depend on its plan."""
 
     prices: Prices
     workload: Workload
@@ -91,9 +91,9 @@ class Terms:
 
     @property
     def exposure(self) -> Exposure:
-        """What shows of communication."""
+        """The exposure of communication under these terms."""
         return Exposure(stack=self.workload.stack, step=self.prices.profile.step, hides=self.hides)
 
     def cost(self, phase: Phase, mesh: Mesh) -> Cost:
-        """One phase on the slowest of the devices, alone on its wires."""
+        """The cost of one phase on the slowest of the devices, with its wires to itself."""
         return self.prices.phase(phase, self.ranks, mesh, self.workload)

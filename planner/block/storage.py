@@ -1,4 +1,4 @@
-"""Where parameters are stored, and what that takes: a cost of the operators that read them.
+"""Storage of parameters, with its costs, as a part of the cost of the operators that read them.
 
 For the state in which operators want a parameter there are as many ways to store it as there are levels of ZeRO, over
 the axes that hold copies of it. Each has seconds per micro-batch (gathers before use, reductions of gradients to
@@ -42,7 +42,7 @@ class Stored:
     """Parameter, gradient and optimizer state on one rank."""
 
     def total_s(self, microbatches: int) -> float:
-        """Per micro-batch, once what happens per step is shared out."""
+        """Seconds per micro-batch, with the seconds per step shared out."""
         return self.forward_s + self.backward_s + self.once_s / microbatches
 
 
@@ -115,11 +115,11 @@ class Storing:
         return sum(self.graph.types[param.value].elements for param in trained)
 
     def share(self, param: Param) -> float:
-        """Of all of them, the part that one parameter is."""
+        """The share of one parameter in all trained parameters of the body."""
         return self.graph.types[param.value].elements / self.whole
 
     def moved(self, param: Param, source: Placement, target: Placement, reason: str, what: str) -> float:
-        """Its share of bringing all parameters that are cut alike from one placement to another."""
+        """A parameter's share of moving all equally cut parameters from one placement to another."""
         seconds, held, share = 0.0, source, self.share(param)
         width = travelling_bytes(reason, self.terms.workload) or ITEMSIZE[self.graph.types[param.value].dtype]
         for step, reached in path(source, target, self.mesh, self.terms.lowering.moves) if source != target else ():
@@ -142,7 +142,7 @@ class Storing:
         return self._parts[key]
 
     def streamed(self, param: Param, nbytes: float) -> float:
-        """Its share of one kernel over all parameters."""
+        """A parameter's share of one kernel over all parameters."""
         share = self.share(param)
         key = ("stream", nbytes / share)
         if key not in self._parts:

@@ -1,4 +1,4 @@
-"""Options of a group: what every mesh axis may do in all of its operators at once.
+"""Options of a group: choices of every mesh axis for all of its operators at once.
 
 One axis. Choices of the group's operators fit together where every value between them lies, forward and backward, as
 its reader wants it: then nothing moves inside. They are found by walking the operators in order. A value that comes
@@ -42,7 +42,7 @@ States = Mapping[str, State]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Single:
-    """One axis in a group: a choice for every operator, and the state of every value that it touches."""
+    """The use of one axis in a group: a choice for every operator, and the state of every value that it touches."""
 
     choices: tuple[Choice, ...]
     states: Mapping[str, State]
@@ -78,7 +78,7 @@ class Options:
         return len(self.picks)
 
     def strategies(self, option: int) -> dict[str, Strategy]:
-        """What every operator does."""
+        """The strategy of every operator under an option."""
         taken = [singles[pick] for singles, pick in zip(self.singles, self.picks[option], strict=True)]
         return {
             op.name: self.layouts.joint(op, self.mesh, [one.choices[at] for one in taken])
@@ -95,7 +95,7 @@ def options(parts: Parts, group: Group, mesh: Mesh, space: Space, terms: Terms) 
 
 
 class _Searching:
-    """Finds what one axis may do in a group."""
+    """The search for what one axis may do in a group."""
 
     def __init__(self, parts: Parts, group: Group, space: Space, terms: Terms) -> None:
         self.parts, self.group, self.space, self.terms = parts, group, space, terms
@@ -129,7 +129,7 @@ class _Searching:
         return tuple(found)
 
     def ways(self, op: Op, mesh: Mesh) -> list[tuple[Choice, States]]:
-        """What one axis may do in an operator, and where the values lie then."""
+        """Choices of one axis in an operator, with the states of its values."""
         found: list[tuple[Choice, States]] = []
         for choice in self.candidates(op, mesh):
             states = self.states(op, Strategy(((mesh.names[0], choice),)), mesh)
@@ -139,7 +139,7 @@ class _Searching:
         return found
 
     def states(self, op: Op, strategy: Strategy, mesh: Mesh) -> States | None:
-        """Where an operator has its values, but for tables; nothing if that cannot be."""
+        """The states of an operator's values, tables aside; nothing if the choice is impossible."""
         try:
             applied = self.facts[op.name].applied(strategy, mesh)
         except REFUSED:
@@ -152,7 +152,7 @@ class _Searching:
         return found
 
     def candidates(self, op: Op, mesh: Mesh) -> Iterator[Choice]:
-        """What the rule, the space and the target allow."""
+        """Choices that the rule, the space and the target allow."""
         facts = self.facts[op.name]
         for choice in choices(facts.rule):
             if isinstance(choice, Idle):
@@ -178,7 +178,7 @@ class _Searching:
         return op.kind != "attention" or choice.factors != ("sq",) or "all_gather" in self.attention
 
     def laid_out(self, op: Op, choice: Split, mesh: Mesh) -> Iterator[Split]:
-        """The same in the layouts that it may have: a zigzag where the axis cuts the sequence so."""
+        """A choice in its possible layouts: a zigzag where the axis cuts the sequence in one."""
         loops = self.parts.found.factors[op.name][choice.factors[0]]
         if mesh.names[0] in self.space.zigzag and loops and stem(loops[0]) == SEQUENCE:
             found: tuple[Split, ...] = (Split(choice.factors, ZIGZAG),)
@@ -191,7 +191,7 @@ class _Searching:
 
 
 class _Combining:
-    """Combines the options of single axes."""
+    """The combination of the options of single axes."""
 
     def __init__(self, searching: _Searching, mesh: Mesh) -> None:
         self.searching, self.mesh = searching, mesh
@@ -245,7 +245,7 @@ class _Combining:
         return legal
 
     def parts_of(self, picks: Indices, at: int, factor: str) -> Indices:
-        """Into how many parts a factor of one operator is cut; twice as many in a zigzag."""
+        """The number of parts of a factor of one operator; twice as many in a zigzag."""
         cut = np.ones(len(picks), dtype=np.int64)
         for column, (axis, singles) in enumerate(zip(self.mesh.axes, self.singles, strict=True)):
             made = [single.choices[at] for single in singles]
@@ -260,7 +260,7 @@ class _Combining:
         return rings <= 1
 
     def granted(self, picks: Indices) -> npt.NDArray[np.bool_]:
-        """Whether what axes do together is what pins allow."""
+        """Whether pins allow what the axes do together."""
         pins, words = self.searching.space.pins, Words(self.graph, self.searching.parts.found)
         legal = np.ones(len(picks), dtype=bool)
         for at, op in enumerate(self.group.ops):
@@ -273,7 +273,7 @@ class _Combining:
         return legal
 
     def strategy(self, made: Sequence[Sequence[Choice]], pick: Indices) -> Strategy:
-        """What one operator does under a pick, layouts as each axis has them by itself."""
+        """The strategy of one operator under a pick, with the layouts of each axis by itself."""
         return Strategy(tuple((axis, own[index]) for axis, own, index in zip(self.mesh.names, made, pick, strict=True)))
 
     def plain(self, picks: Indices) -> npt.NDArray[np.bool_]:
@@ -284,7 +284,7 @@ class _Combining:
         return plain
 
     def composed(self, pick: Indices, ports: Sequence[str]) -> Mapping[str, State] | None:
-        """States of plain cuts: in every dimension those of the axes, major to minor."""
+        """States of plain cuts: in every dimension the axes, major to minor."""
         taken = [singles[index].states for singles, index in zip(self.singles, pick, strict=True)]
         found = {}
         for value in ports:
@@ -298,7 +298,7 @@ class _Combining:
         return found
 
     def applied(self, pick: Indices) -> Mapping[str, State] | None:
-        """States by the rules, if they agree inside."""
+        """States by the rules, if they agree within the group."""
         states: dict[str, State] = {}
         for at, op in enumerate(self.group.ops):
             made = [singles[index].choices[at] for singles, index in zip(self.singles, pick, strict=True)]
@@ -311,7 +311,7 @@ class _Combining:
 
 
 def added(wanted: States, states: States) -> States | None:
-    """What is new of the states that an operator wants, if it agrees with those that are known."""
+    """The states that an operator adds to the known ones; None if they disagree."""
     if any(states.get(value, state) != state for value, state in wanted.items()):
         return None
     return {value: state for value, state in wanted.items() if value not in states}

@@ -1,4 +1,4 @@
-"""From what a solver found to an `Assignment`, in one place, so that every solver says the same of the same finding."""
+"""Assignments made of what a solver found, in one place, so that all solvers report the same finding alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from meshwright.planner.block_solver.problem import TOLERANCE, Assignment, Probl
 
 
 def found(problem: Problem, states: Sequence[int], bound: float, started_s: float) -> Assignment:
-    """A legal choice, and a cost below which there is none: optimal if the two are equal within the tolerance."""
+    """The assignment for a legal choice and a lower bound on the cost: optimal if the two are equal within the
+    tolerance."""
     chosen = tuple(int(state) for state in states)
     objective = problem.objective(chosen)
     met = objective - bound <= TOLERANCE * max(1.0, abs(objective))
@@ -27,12 +28,12 @@ def found(problem: Problem, states: Sequence[int], bound: float, started_s: floa
 
 
 def infeasible(started_s: float) -> Assignment:
-    """There is no legal choice."""
+    """The assignment where there is no legal choice."""
     return Assignment(Status.INFEASIBLE, seconds=time.perf_counter() - started_s)
 
 
 def timed_out(problem: Problem, start: Sequence[int] | None, bound: float | None, started_s: float) -> Assignment:
-    """Time is up: what was there at the start if it is legal, else nothing."""
+    """The assignment when time is up: the start if it is legal, else nothing."""
     if start is None or not problem.legal(tuple(start)):
         return Assignment(Status.TIMED_OUT, seconds=time.perf_counter() - started_s)
     return found(problem, start, simple_bound(problem) if bound is None else bound, started_s)
@@ -45,7 +46,7 @@ def same_cost(problem: Problem, one: Sequence[int], other: Sequence[int]) -> boo
 
 
 def simple_bound(problem: Problem) -> float:
-    """A bound that costs nothing: every variable and every pair at its own best."""
+    """A lower bound at no effort: every variable and every pair at its own best."""
     bound = sum(float(variable.costs.min()) for variable in problem.variables)
     for pair in problem.pairs:
         costs = pair.costs if pair.allowed is None else pair.costs[pair.allowed]
@@ -54,7 +55,7 @@ def simple_bound(problem: Problem) -> float:
 
 
 def priced(problem: Problem, prices: Mapping[str, float]) -> Problem:
-    """The problem without limits, and every use of those that are named paid for: cost + price x use.
+    """The problem without limits, whose costs include the named limits' use: cost + price x use.
 
     With prices that are not negative, its optimum less `sum of price x capacity` is below every choice that keeps
     within the limits (Lagrange).

@@ -1,4 +1,4 @@
-"""Boundary tables: what a block costs between a state at its entry and a state at its exit.
+"""Boundary tables: the cost of a block between a state at its entry and a state at its exit.
 
     T[p, q]  =  least objective with x_entry = p and x_exit = q                                   `boundary_table`
     (T * U)[p, r]  =  min over q of T[p, q] + U[q, r]                                             `min_plus`
@@ -34,13 +34,13 @@ class Boundary:
 
     @classmethod
     def of(cls, table: Array) -> Boundary:
-        """From a table where infinity is not allowed."""
+        """The boundary of a table in which infinity is not allowed."""
         allowed = np.isfinite(table)
         return cls(np.where(allowed, table, 0.0), allowed)
 
     @property
     def table(self) -> Array:
-        """With infinity for what is not allowed."""
+        """The costs as a table, with infinity for what is not allowed."""
         return np.where(self.allowed, self.costs, np.inf)
 
 
@@ -55,7 +55,7 @@ class Block:
     sweep: Sweep
 
     def states(self, entry_state: int, exit_state: int) -> tuple[int, ...]:
-        """The states of a best choice with these two; they must be allowed together."""
+        """The states of a best choice with this entry and exit, which must be allowed together."""
         if not self.boundary.allowed[entry_state, exit_state]:
             raise ProblemMalformed(
                 place=f"boundary table, entry {entry_state}, exit {exit_state}",
@@ -91,13 +91,13 @@ def boundary_table(
 
 
 def min_plus(first: Boundary, second: Boundary) -> Boundary:
-    """One block after another, at the best state between."""
+    """The boundary of one block after another, at the best state between them."""
     through = minimised([Table((0, 1), first.table), Table((1, 2), second.table)], 1)
     return Boundary.of(through.values)
 
 
 def min_plus_power(block: Boundary, count: int) -> Boundary:
-    """As many equal blocks in a row, at least one; by squaring, so in about 2 log2(count) products."""
+    """The boundary of a number of equal blocks in a row, at least one; by squaring, in about 2 log2(count) products."""
     if count < 1 or block.costs.shape[0] != block.costs.shape[1]:
         raise ProblemMalformed(
             place="min-plus power",
@@ -116,7 +116,7 @@ def min_plus_power(block: Boundary, count: int) -> Boundary:
 
 
 def chained(blocks: Sequence[Boundary], first: int, last: int) -> tuple[int, ...]:
-    """The states at the boundaries of blocks in a row, ends included, of the cheapest way between two states.
+    """The states at all boundaries of blocks in a row on the cheapest way between two states, ends included.
 
     Ties go to the lowest state, last boundary first. No allowed way raises `ProblemMalformed`.
     """

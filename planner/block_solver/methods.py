@@ -57,7 +57,7 @@ def solve(
 
 
 def _both(problem: Problem, first: Assignment | None, second: Assignment, started_s: float) -> Assignment:
-    """The cheaper choice with the higher bound. The second began from the first's choice."""
+    """The cheaper choice with the higher bound of two methods, the second started from the first's choice."""
     if first is None or first.bound is None or second.bound is None or second.status is Status.OPTIMAL:
         return second
     return found(problem, second.states, max(first.bound, second.bound), started_s)

@@ -1,4 +1,5 @@
-"""The trade between the objective and what is used: legal choices that no other matches or beats in all of these.
+"""The trade-off between the objective and the use of limits: legal choices that no other matches or beats in all of
+these.
 
 Prices on uses see only the lower convex hull of that set; labels see all of it (`labelled`), and where it is small
 enough, all of it is the answer. Else it is sampled, one limit at a time: the hull first, a sweep for each of its
@@ -39,7 +40,7 @@ LITTLE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A legal choice, what it costs, and what it uses of every limit."""
+    """A legal choice with its cost and its use of every limit."""
 
     states: tuple[int, ...]
     objective: float
@@ -59,7 +60,8 @@ class Frontier:
 
 
 def frontier(problem: Problem, *, most_points: int = 64, limit_s: float | None = None) -> Frontier:
-    """All points if they are at most so many and few enough to be found, else a sample; less of it when time is up."""
+    """All points, if they are at most so many and few enough to be found, else a sample; a smaller one when time is
+    up."""
     deadline = Deadline.after(limit_s)
     order = checked(order_of(problem))
     found: dict[tuple[int, ...], Point] = {}
@@ -78,7 +80,7 @@ def frontier(problem: Problem, *, most_points: int = 64, limit_s: float | None =
 
 
 def _whole(problem: Problem, order: Order, deadline: Deadline) -> list[Point] | None:
-    """Everything, if it is not too much."""
+    """All points, if they are not too many."""
     if order.cells > MOST_LABELS:
         return None
     try:
@@ -113,7 +115,7 @@ def _sample(
 
 
 def _frugal(problem: Problem, order: Order, limit: int, cheapest: Point, deadline: Deadline) -> Point:
-    """The least use of a limit, and the cheapest choice with it: at a price that makes a little use dear."""
+    """The least use of a limit, and the cheapest choice with it, found at a price that makes a little use dear."""
     bare = only_use(problem, limit)
     least = _point(problem, swept(bare, order, deadline=deadline).states(len(problem.variables)))
     if not problem.legal(least.states):
@@ -160,7 +162,7 @@ def _gaps(
     found: dict[tuple[int, ...], Point],
     deadline: Deadline,
 ) -> None:
-    """Look into the widest gaps in use. A gap is (low, high, start): nothing is known that uses what is between."""
+    """Choices in the widest gaps in use. A gap is (low, high, start): nothing is known that uses what is between."""
     gaps = [(low.used[limit], high.used[limit], low.states) for low, high in pairwise(points)]
     narrow = NARROW * (points[-1].used[limit] - points[0].used[limit])
     # As many solves as points: there may be nothing in a gap.
@@ -184,7 +186,7 @@ def _gaps(
 def _within(
     problem: Problem, limit: int, capacity: float, start: tuple[int, ...] | None, deadline: Deadline
 ) -> Point | None:
-    """The cheapest legal choice that uses no more than this of one limit, if there is one."""
+    """The cheapest legal choice that uses at most this much of one limit, if there is one."""
     scarce = replace(problem.limits[limit], capacity=capacity)
     limits = (*problem.limits[:limit], scarce, *problem.limits[limit + 1 :])
     answer = solve_until(replace(problem, limits=limits), deadline, start)
@@ -196,7 +198,8 @@ def _point(problem: Problem, states: tuple[int, ...]) -> Point:
 
 
 def _undominated(points: list[Point]) -> list[Point]:
-    """By rising objective, without those that another matches or beats in everything; the first of equals stays."""
+    """Points by rising objective, without those that another matches or beats in everything; the first of equals
+    stays."""
     kept: list[Point] = []
     for point in sorted(points, key=lambda point: (point.objective, point.used, point.states)):
         if not any(all(a <= b for a, b in zip(one.used, point.used, strict=True)) for one in kept):
@@ -205,7 +208,7 @@ def _undominated(points: list[Point]) -> list[Point]:
 
 
 def _spaced(points: list[Point], most: int) -> list[Point]:
-    """At most so many, the first and the last among them, the others evenly between."""
+    """At most so many points: the first, the last and others evenly between."""
     if len(points) <= most:
         return points
     return [points[int(index)] for index in np.linspace(0, len(points) - 1, most).round()]

@@ -34,7 +34,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variable:
-    """Something to choose. Must: at least one state, and finite costs."""
+    """A variable with the cost of every state. Must: at least one state, and finite costs."""
 
     name: str
     costs: Array
@@ -42,7 +42,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """What two variables cost together; rows are the states of `first`, columns those of `second`, both by index.
+    """The joint costs of two variables; rows are the states of `first`, columns those of `second`, both by index.
 
     Must: first < second; one table per two variables. `allowed` of None allows every pair of states.
     """
@@ -55,7 +55,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Limit:
-    """A resource: how much every state of every variable uses of it (never negative), and how much there is."""
+    """A resource: the use of it by every state of every variable (never negative), and its capacity."""
 
     name: str
     capacity: float
@@ -64,7 +64,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """Numbers to choose by. Its parts are checked against each other when it is made."""
+    """A block problem in numbers. Its parts are checked against each other when it is made."""
 
     variables: tuple[Variable, ...]
     pairs: tuple[Pair, ...] = ()
@@ -90,12 +90,12 @@ class Problem:
                 raise _malformed(limit.name, "uses that do not fit the states, or are negative", "give one per state")
 
     def objective(self, states: tuple[int, ...]) -> float:
-        """What a choice costs."""
+        """The cost of a choice."""
         own = sum(float(one.costs[state]) for one, state in zip(self.variables, states, strict=True))
         return own + sum(float(pair.costs[states[pair.first], states[pair.second]]) for pair in self.pairs)
 
     def used(self, states: tuple[int, ...]) -> tuple[float, ...]:
-        """What a choice uses of every limit."""
+        """The use of every limit by a choice."""
         return tuple(
             sum(float(use[state]) for use, state in zip(limit.uses, states, strict=True)) for limit in self.limits
         )
@@ -112,7 +112,7 @@ class Problem:
 
 
 class Status(Enum):
-    """What is known of an assignment; truthfully."""
+    """The knowledge about an assignment: optimal, feasible, infeasible or timed out."""
 
     OPTIMAL = "optimal"
     """No legal choice costs less."""
@@ -126,7 +126,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a solver answers.
+    """The answer of a solver.
 
     - OPTIMAL and FEASIBLE have states, others none.
     - bound <= objective; under OPTIMAL they are equal within the tolerance. Without states both are None.
@@ -139,7 +139,7 @@ class Assignment:
     seconds: float = field(default=0.0, compare=False)
 
     def check(self, problem: Problem) -> None:
-        """Must: what it says is true of the problem. Raises `ProblemMalformed`."""
+        """Check that the answer is true of the problem. Raises `ProblemMalformed`."""
         if self.status in (Status.INFEASIBLE, Status.TIMED_OUT):
             if self.states or self.objective is not None:
                 raise _malformed("assignment", f"{self.status.value} with a choice", "leave it out")

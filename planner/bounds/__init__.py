@@ -1,4 +1,5 @@
-"""What nothing can undercut, which is what proves a search's answer; `benchmarks.bound_check` holds it to prices.
+"""Lower bounds on time and memory: they prove a search's answer, and `benchmarks.bound_check` holds them against
+prices.
 
 | module | what it has |
 |---|---|

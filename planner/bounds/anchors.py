@@ -23,7 +23,7 @@ WORK = ("forward", "recompute", "inputs", "weights")
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A base by what tells anchors apart."""
+    """The values of a kernel configuration that tell anchors apart."""
 
     tp: int
     ep: int
@@ -35,25 +35,25 @@ class Anchor:
 
 
 class Sums:
-    """What an anchor says of a micro-batch on the whole model, each when it is asked for first; nothing, of a body that
-    the model or the target cannot have so. `piece` prices one."""
+    """The costs of a micro-batch on the whole model at one anchor, each computed when it is first asked for. Bodies
+    that the model or the target cannot have cost nothing here. `piece` prices one body."""
 
     def __init__(self, common: Common, piece: Callable[[str], Piece | None]) -> None:
         self.common, self.piece = common, piece
         self.names = common.names
 
     def by_body(self, of: Callable[[Piece], float]) -> Vector:
-        """Something of one call of every body."""
+        """A quantity of one call of every body."""
         found = map(self.piece, self.names)
         return np.array([of(one) if one is not None else 0.0 for one in found])
 
     def by_phase(self, of: Callable[[Cost], float]) -> Vector:
-        """Something of the phases of one call of every body."""
+        """A quantity of every phase of one call of every body."""
         return np.array([self.by_body(partial(_of_phase, of, phase)) for phase in WORK])
 
     @cached_property
     def device(self) -> Vector:
-        """Seconds of kernels but attention, by phase and body."""
+        """Seconds of kernels without attention, by phase and body."""
         return self.by_phase(lambda one: one.device_s - one.engines[1])
 
     @cached_property
@@ -63,12 +63,12 @@ class Sums:
 
     @cached_property
     def tensor(self) -> Vector:
-        """Collectives within a copy, by phase and body without experts."""
+        """Seconds of collectives within a copy, by phase and body, for bodies without experts."""
         return np.where(self.common.routed, 0.0, self.waited)
 
     @cached_property
     def routed(self) -> Vector:
-        """The same of bodies with experts."""
+        """Seconds of collectives within a copy, by phase and body, for bodies with experts."""
         return np.where(self.common.routed, self.waited, 0.0)
 
     @cached_property
@@ -78,7 +78,7 @@ class Sums:
 
     @cached_property
     def exchanges(self) -> Mapping[str, Mapping[Transmission, int]]:
-        """Exchanges between experts, in one call of every body that has some."""
+        """Seconds of the exchanges between experts, in one call of every body that has experts."""
         found = {}
         for name in self.common.routed_names:
             if (own := self.piece(name)) is not None:
@@ -90,24 +90,24 @@ class Sums:
 
     @cached_property
     def awaited(self) -> Vector:
-        """Seconds that a host waits for, by phase and body."""
+        """Seconds for which a device waits for its host, by phase and body."""
         return self.by_phase(lambda one: one.awaited * self.common.host_s)
 
     @cached_property
     def kept(self) -> Vector:
-        """Bytes kept for the backward pass, by body, without what a call before may keep as well."""
+        """Bytes saved for the backward pass, by body, without values that an earlier call may have saved already."""
         pieces = [own for name in self.names if (own := self.piece(name)) is not None]
         left = {key for own in pieces for key, _ in own.memory.passes.left}
         return self.by_body(lambda one: one.memory.passes.kept.total - _entered(one, left))
 
     @cached_property
     def waiting(self) -> Vector:
-        """What gradients of weights still need of that, where they are put off."""
+        """Bytes of the saved values that gradients of weights still need where they are put off, by body."""
         return np.minimum(self.kept, self.by_body(lambda one: one.memory.passes.weight_kept))
 
     @cached_property
     def working(self) -> Vector:
-        """Bytes that the backward pass holds at its fullest beside what is kept, by body."""
+        """Bytes that the backward pass holds at its fullest beside the saved values, by body."""
         return self.by_body(lambda one: max(0.0, one.memory.passes.backward.held.total - one.memory.passes.kept.total))
 
     @cached_property
@@ -116,7 +116,7 @@ class Sums:
 
     @cached_property
     def states(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
-        """State outside and inside the experts, by body."""
+        """Parameter state outside and inside the experts, by body."""
         pieces = {name: self.piece(name) for name in self.names}
         sides = [{name: own.states[at] if own else Held() for name, own in pieces.items()} for at in (0, 1)]
         for path, body in self.common.held_twice:

@@ -39,8 +39,8 @@ from meshwright.planner.question.pricing import Setting
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A rank's share of some parameters, before copies share them out: their number, how many of them the backward
-    pass reads, how many are in bodies of which it reads any, and bytes of state."""
+    """A rank's share of some parameters, before copies share them out: their number, how many of them the backward pass
+    reads, how many are in bodies of which it reads any, and bytes of state."""
 
     elements: float = 0.0
     again: float = 0.0
@@ -60,9 +60,8 @@ class Held:
         )
 
     def stored(self, sharding: Sharding, copies: int, gathered: float, *, offloaded: bool = False) -> float:
-        """Bytes of parameters and optimizer state on a rank at least; `gathered` is what part of
-        the bytes of parameters those take that are gathered, `offloaded` says that the optimizer's state is
-        elsewhere."""
+        """Least bytes of parameters and optimizer state on a rank. `gathered` is the share of the parameters' bytes
+        that gathered parameters take; `offloaded`: the optimizer's state is in the host's memory."""
         part = 1 / copies if sharding.params else min(1.0, gathered) if sharding.optimizer else 1.0
         return self.parameters * part + (0.0 if offloaded else self.stepped(sharding, copies))
 
@@ -73,8 +72,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Piece:
-    """A body: what a micro-batch asks for and what that costs, by phase; and, known when it is asked for, what it
-    holds, and its state outside and inside the experts."""
+    """One body at a kernel configuration: what a micro-batch costs by phase, and, computed when asked for, what it
+    holds and its state outside and inside the experts."""
 
     body: BodyProgram
     asked: Mapping[str, Phase]
@@ -93,12 +92,12 @@ class Piece:
 
     @cached_property
     def left(self) -> frozenset[str]:
-        """The parameters whose gradients another call reduces."""
+        """Parameters whose gradients another call reduces."""
         return frozenset(slot.path for slot in self.body.params if slot.grad is not None and slot.synced is None)
 
     @cached_property
     def states(self) -> tuple[Held, Held]:
-        """Outside the experts, and inside."""
+        """Parameter state outside the experts and inside."""
         held = [Held(), Held()]
         read = _read_backward(self.body)
         for path, stored, gradient, optimizer in self.memory.slots:
@@ -115,7 +114,7 @@ class Piece:
         return held[0], held[1]
 
     def slot(self, path: str) -> tuple[Held, bool]:
-        """The parameter that ends a path, and whether it is inside the experts."""
+        """The parameter at the end of a path, and whether it is inside the experts."""
         found = [slot for slot in self.memory.slots if f".{path}".endswith(f".{slot[0]}")]
         own, stored, gradient, optimizer = max(found, key=lambda slot: len(slot[0]))
         return Held(parameters=stored, gradients=gradient, optimizer=optimizer), own in self.inside
@@ -134,7 +133,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Of one micro-batch on one stage: forward, gradients of inputs, gradients of weights; and the optimizer's step."""
+    """Seconds of one micro-batch on one stage: forward, gradients of inputs, gradients of weights; and the optimizer's
+    step."""
 
     forward: float
     inputs: float
@@ -148,9 +148,9 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a stage holds: bytes kept per micro-batch, those that gradients of weights alone still need, the fullest
-    instants of a forward and a backward pass (with what is kept for it), and how much of these are parameters in the
-    form that operators read; and its state."""
+    """Memory of a stage: bytes saved per micro-batch, those that gradients of weights alone still need, the fullest
+    instants of a forward and a backward pass, the part of these that is parameters in the form that operators read, and
+    the state."""
 
     kept: float
     waiting: float
@@ -163,14 +163,14 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base and its prices, by body."""
+    """A kernel configuration with its prices, by body."""
 
     config: Config
     stage: Stage
     pieces: Mapping[str, Piece]
 
     def piece(self, calls: tuple[tuple[str, int], ...]) -> dict[str, Cost]:
-        """The phases of a stage with so many calls of each body."""
+        """The costs of a stage with so many calls of each body, by phase."""
         total = dict.fromkeys(PHASES, NOTHING)
         for name, times in calls:
             for phase, cost in self.pieces[name].costs.items():
@@ -189,8 +189,8 @@ def priced(
     modules: tuple[ModulePin, ...] = (),
     known: Pieces | None = None,
 ) -> Base:
-    """Price a base, as names mean it unless `modules` say more: an axis that only shapes have may do what is asked of
-    them. Who prices many without modules keeps what is `known`. Raises what the model or the target refuse of it."""
+    """Price a kernel configuration, as its names mean it unless `modules` ask for more. Callers that price many without
+    modules pass what is `known`. Raises what the model or the target refuse."""
     fold, ranks, made = setting.fold(config), config.dp * config.tp * config.cp, {} if known is None else known
     check(config.degrees(), fold, ranks, config.batch)
     asked = replace(setting, ranks=ranks, modules=modules)
@@ -199,8 +199,8 @@ def priced(
 
 
 def piece(setting: Setting, prices: Prices, config: Config, name: str, known: Pieces) -> Piece:
-    """One body of a base. Those without experts are the same however experts are apart, and those without attention
-    whatever that exchanges."""
+    """Price one body of a kernel configuration. Bodies without experts cost the same however experts are cut, and
+    bodies without attention whatever attention exchanges."""
     fold, own = Same(setting.fold(config)), config
     if not experts_of(fold, name):
         own = replace(own, dp=1, ep=1, etp=own.etp and own.tp)  # one copy does what each does
@@ -226,8 +226,8 @@ def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece
 
 
 def between(setting: Setting, prices: Prices, config: Config, name: str) -> Mapping[str, Mapping[Transmission, int]]:
-    """What two copies exchange in a body beside gradients of parameters, by phase: statistics of the whole batch. Of
-    micro-batches of one sequence, than which others have no less to exchange."""
+    """Seconds of what two copies exchange in a body beside gradients of parameters, by phase: statistics of the whole
+    batch, for micro-batches of one sequence, which exchange the least."""
     two = replace(config, dp=2 * config.dp, mbs=1)
     copies = {use.name for use in uses(two.degrees()) if use.outside == "dp"}
     made = replace(setting, ranks=two.dp * two.tp * two.cp, modules=()).body(two, name)
@@ -243,7 +243,7 @@ def between(setting: Setting, prices: Prices, config: Config, name: str) -> Mapp
 
 
 def _costs(prices: Prices, body: BodyProgram, workload: Workload) -> Mapping[str, Cost]:
-    """Of a body, by phase, wherever its stage lies."""
+    """Costs of a body by phase, the least over all places where its stage may lie."""
     book = prices.ledger(body, workload, False)
     sites = [Stage(body.mesh, ranks, (), 0, 0) for ranks in places(prices.cluster, body.mesh.size)]
     everywhere = [prices.costs(book, site, workload) for site in sites]
@@ -251,8 +251,8 @@ def _costs(prices: Prices, body: BodyProgram, workload: Workload) -> Mapping[str
 
 
 def places(cluster: Cluster, count: int) -> list[tuple[int, ...]]:
-    """Where so many neighbouring ranks may be, of every sort of place that a cluster has: at the beginning of every
-    pool and across it, and where links are told pair by pair, anywhere."""
+    """The places that so many neighbouring ranks may take, one of every sort that a cluster has: at the beginning of
+    every pool and across pools, and anywhere where links are measured pair by pair."""
     starts = {0}
     if cluster.matrix is not None:
         starts.update(range(0, cluster.ranks, count))
@@ -264,7 +264,7 @@ def places(cluster: Cluster, count: int) -> list[tuple[int, ...]]:
 
 
 def _read_backward(body: BodyProgram) -> frozenset[str]:
-    """The parameters whose values derivatives read."""
+    """Parameters whose values derivatives read."""
     read = {
         statement.operands[slot]
         for statement in body.backward
@@ -276,7 +276,7 @@ def _read_backward(body: BodyProgram) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def experts_of(fold: Same[Fold], body: str) -> frozenset[str]:
-    """The parameters of a body that are cut by experts."""
+    """Parameters of a body that are cut by experts."""
     found = loops_of(fold)[body]
     return frozenset(
         param.path
@@ -287,7 +287,7 @@ def experts_of(fold: Same[Fold], body: str) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def repeated(fold: Same[Fold], body: str) -> frozenset[str]:
-    """The parameters of a body that an earlier call holds as well, and reduces where it is on the same ranks."""
+    """Parameters of a body that an earlier call holds as well, and reduces if it is on the same ranks."""
     calls = list(fold.of.calls())
     return frozenset(path for _, held in fold.of.tied for number, path in held[1:] if calls[number].body.name == body)
 
@@ -302,8 +302,8 @@ def seconds(
     backward: tuple[Cost, Cost],
     apart: bool,
 ) -> Seconds:
-    """What a stage takes at least, given what is gathered for it forward, and gathered and reduced backward: behind
-    gradients of weights, where these are made apart."""
+    """Least seconds of a stage, given what is gathered for its forward pass, and gathered and reduced for its backward
+    pass, where it may hide behind gradients of weights."""
     again, inputs, weights = costs["recompute"].plus(backward[0]), costs["inputs"], costs["weights"]
     if apart:
         beside, weights = Cost(), weights.plus(backward[1])
@@ -318,7 +318,7 @@ def seconds(
 
 
 def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> Room:
-    """What a stage of these calls holds at least."""
+    """Least memory of a stage with these calls."""
     runs, at = [], 0
     for name, times in calls:
         runs.append(Run((name,), times, at))

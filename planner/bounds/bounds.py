@@ -44,8 +44,8 @@ from meshwright.planner.space.declared import Storage
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """How copies are tied together: for each body, what it takes to gather its parameters, those that its backward
-    pass reads, and to reduce its gradients; and what of that runs with every micro-batch."""
+    """Costs of the communication between copies: for each body, seconds to gather its parameters, to gather those that
+    its backward pass reads, and to reduce its gradients; and which of them run with every micro-batch."""
 
     gathers: Mapping[str, float]
     again: Mapping[str, float]
@@ -57,20 +57,20 @@ class Wires:
         return _gathers(self.gathers, calls) if self.sharding.params else Cost()
 
     def backward(self, calls: Calls) -> tuple[Cost, Cost]:
-        """What is gathered again, and what is reduced."""
+        """Seconds of gathers and reductions in the backward pass."""
         again = _gathers(self.again, calls) if self.sharding.params and self.regather else Cost()
         reduced = sum(times * self.reduces[name] for name, times in calls) if self.sharding.grads else 0.0
         return again, Cost(reductions_s=reduced)
 
     def once(self, calls: Calls) -> tuple[float, float]:
-        """Once per step: reductions, and gathers of what was updated."""
+        """Seconds per step: reductions, and gathers of updated parameters."""
         reduced = sum(times * self.reduces[name] for name, times in calls) if not self.sharding.grads else 0.0
         published = sum(times * self.gathers[name] for name, times in calls) if self.sharding.publishes else 0.0
         return reduced, published
 
 
 def _bytes(*counts: float) -> list[float]:
-    """Of numbers of elements, and the width of one."""
+    """Bytes of so many elements of a width."""
     *elements, width = counts
     return [count * width for count in elements]
 
@@ -81,7 +81,7 @@ def _gathers(seconds: Mapping[str, float], calls: Calls) -> Cost:
 
 
 def _beside(costs: Mapping[str, Cost], calls: Calls, between: Between) -> Mapping[str, Cost]:
-    """The phases of a stage with what its bodies exchange."""
+    """The costs of a stage together with the exchanges of its bodies, by phase."""
     found = dict(costs)
     for name, times in calls:
         for phase, cost in between.get(name, {}).items():
@@ -91,9 +91,9 @@ def _beside(costs: Mapping[str, Cost], calls: Calls, between: Between) -> Mappin
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a group holds: its state before copies share it out, and beside it the fullest instant of its work, over
-    all instants (`before` there are gradients) and over those with gradients of all its stages (`graded`); what of
-    these are parameters in the form that operators read."""
+    """Memory of a group: its state before copies share it out, and the fullest instant of its work, over all instants
+    (`before`) and over those with gradients of all its stages (`graded`); and which part of these is parameters in the
+    form that operators read."""
 
     dense: Held
     expert: Held
@@ -107,7 +107,8 @@ class Load:
         flight: Flight,
         twice: Iterable[tuple[Held, bool]],
     ) -> Load:
-        """`twice`: state of parameters that another call of the group holds already, and whether inside experts."""
+        """The load of a group. `twice`: state of parameters that another call of the group holds already, and whether
+        it is inside experts."""
         kept = np.array([one.kept for one in rooms])
         waiting = np.array([one.waiting for one in rooms])
         running = [np.array(side) - kept for side in zip(*((one.forward, one.backward) for one in rooms), strict=True)]
@@ -122,7 +123,7 @@ class Load:
 
 
 class Bounds:
-    """Bounds for the configurations of one base; what they share is kept."""
+    """Bounds on the configurations that share one kernel configuration."""
 
     def __init__(self, common: Common, base: Base) -> None:
         self.common, self.base = common, base
@@ -133,7 +134,7 @@ class Bounds:
         self.work_s = self._work_s()
 
     def _work_s(self) -> float:
-        """What a micro-batch takes on all stages together, at least."""
+        """Least seconds of a micro-batch on all stages together."""
         costs = self.base.piece(self.common.calls)
         total = 0.0
         for phase in ("forward", "recompute", "inputs", "weights"):
@@ -146,7 +147,7 @@ class Bounds:
     # wires
 
     def wires(self, config: Config) -> Wires:
-        """What copies cost this configuration."""
+        """Costs of the communication between the copies of a configuration."""
         config = self.common.setting.ran(config)
         key = config.dp, config.pp, config.zero, config.shard, config.regather
         if key not in self._wires:
@@ -160,8 +161,8 @@ class Bounds:
         return Wires(least[0], least[1], least[2], config.sharding, config.regather)
 
     def _moved(self, config: Config, ranks: tuple[int, ...], mesh: Mesh) -> tuple[dict[str, float], ...]:
-        """Of every body, on these ranks: to gather its parameters, those that its backward pass reads, and to reduce
-        its gradients."""
+        """Seconds, per body, to gather its parameters, to gather those that its backward pass reads, and to reduce its
+        gradients, on these ranks."""
         common, states, found = self.common, self.common.workload.states, uses(config.degrees())
 
         shapes: dict[tuple[str, ...], GroupShape | None] = {(): None}
@@ -226,8 +227,8 @@ class Bounds:
     # time
 
     def seconds(self, calls: Calls, wires: Wires | None, apart: bool, between: Between = NOBODY) -> Seconds:
-        """What a stage of these calls takes, at least; `wires` where they run with every micro-batch, and what bodies
-        exchange `between` copies."""
+        """Least seconds of a stage with these calls; `wires` are given where they run with every micro-batch, `between`
+        are the exchanges of bodies between copies."""
         key = calls, id(wires), apart, id(between)
         if key not in self._seconds:
             self._seconds[key] = seconds(
@@ -242,17 +243,17 @@ class Bounds:
         return self._seconds[key]
 
     def costs(self, calls: Calls) -> dict[str, Cost]:
-        """The phases of a stage of these calls, whatever is gathered and reduced for them."""
+        """Costs of a stage with these calls by phase, without gathers and reductions."""
         if calls not in self._costs:
             self._costs[calls] = self.base.piece(calls)
         return self._costs[calls]
 
     def least_s(self, config: Config) -> float:
-        """Even less than `step_s`, and sooner known: the work of all stages in equal shares."""
+        """A weaker bound than `step_s`, which is cheaper: the work of all stages in equal shares."""
         return self.work_s * config.microbatches / config.pp * self.common.straggling
 
     def step_s(self, config: Config, wires: Wires | None = None) -> float:
-        """What the step of a configuration takes at least; without wires, whatever is stored where."""
+        """Least step time of a configuration; without wires, whatever is stored where."""
         stages, held = self._held(config, wires)
         m, apart = config.microbatches, SCHEDULES[config.schedule].splits
         rolling = apart and self.common.stack.rolling
@@ -271,7 +272,7 @@ class Bounds:
         return longest * self.common.straggling
 
     def run_s(self, config: Config, wires: Wires) -> float:
-        """The same, with the schedule run action by action: more, and later known."""
+        """A stronger bound than `step_s`, which is dearer: the schedule is run action by action."""
         apart = SCHEDULES[config.schedule].splits
         if config.pp == 1 or (apart and self.common.stack.rolling):
             return self.step_s(config, wires)
@@ -294,7 +295,7 @@ class Bounds:
         return max(ends) * self.common.straggling
 
     def _held(self, config: Config, wires: Wires | None) -> tuple[tuple[Calls, ...], list[Seconds]]:
-        """The stages of a configuration, and what a micro-batch takes on each."""
+        """The stages of a configuration, with the seconds of a micro-batch on each."""
         stages = self.common.stages(config)
         beside = wires if wires and wires.sharding.grads else None
         apart = SCHEDULES[config.schedule].splits
@@ -303,7 +304,8 @@ class Bounds:
         return stages, [taken[calls] for calls in stages]
 
     def _ending_s(self, config: Config, own: Sequence[tuple[Calls, Seconds]], wires: Wires | None) -> float:
-        """The optimizer, reductions beyond what runs behind the last backward pass, and gathers of what was updated."""
+        """Seconds at the end of a step: the optimizer, reductions that the last backward pass does not hide, and
+        gathers of updated parameters."""
         updates = sum(one.update for _, one in own)
         if wires is None:  # copies may share it out
             return updates / max(copies(config))
@@ -317,13 +319,13 @@ class Bounds:
     # memory
 
     def room(self, calls: Calls) -> Room:
-        """What a stage of these calls holds."""
+        """Memory of a stage with these calls."""
         if calls not in self._rooms:
             self._rooms[calls] = room(self.common.workload, self.base, calls)
         return self._rooms[calls]
 
     def loads(self, pipeline: Config) -> tuple[Load, ...]:
-        """What the groups of a pipeline hold, whatever is stored where."""
+        """Memory of the groups of a pipeline, before storage is decided."""
         held = [self.room(calls) for calls in self.common.stages(pipeline)]
         key = pipeline.schedule, pipeline.pp, pipeline.vp, pipeline.microbatches
         return tuple(
@@ -336,7 +338,7 @@ class Bounds:
         )
 
     def stepped_bytes(self, loads: Sequence[Load], pipeline: Config, storage: Storage) -> float:
-        """Optimizer state of a rank, where there is most."""
+        """Optimizer state of the rank that has most."""
         storage, dense, expert = self._copies(pipeline, storage)
         return max(
             load.dense.stepped(storage.sharding, dense) + load.expert.stepped(storage.sharding, expert)
@@ -344,7 +346,8 @@ class Bounds:
         )
 
     def _copies(self, pipeline: Config, storage: Storage) -> tuple[Storage, int, int]:
-        """A storage as the target has it, and over how many ranks it goes outside and inside the experts."""
+        """A storage option as the target runs it, and the number of ranks that it shards over, outside the experts and
+        inside."""
         dense, expert = copies(pipeline)
         ran = self.common.setting.ran(storage.on(pipeline))
         storage = replace(storage, zero=ran.zero, regather=ran.regather)

@@ -1,4 +1,4 @@
-"""Coarse bounds: what no shape of a base can undercut, before the base is priced.
+"""Coarse bounds: lower bounds for all pipeline configurations of a kernel configuration, before that is priced.
 
 Pricing a base means lowering the model under it, which takes milliseconds; a mixture of experts has thousands of bases.
 A floor is put together from a few *anchors*, bases that are priced once and shared:
@@ -53,7 +53,7 @@ their work, so that half a percent of this is needed."""
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """The schedules of a number of stages and micro-batches.
+    """The schedules for a number of stages and micro-batches.
 
     - `rows` count, by body, what a group holds at an instant that may be its fullest: calls, those of them that have
       gradients, micro-batches in flight through them, those that only gradients of weights still need, and the last
@@ -71,7 +71,7 @@ class Pipelines:
 
 @dataclass
 class CoarseBounds:
-    """Of the bases of one space."""
+    """Coarse bounds for the kernel configurations of one space."""
 
     common: Common
     space: Space
@@ -83,7 +83,7 @@ class CoarseBounds:
     _pipelines: dict[tuple[int, int], Pipelines] = field(default_factory=dict)
 
     def bound_s(self, base: Config, *, fine: bool = False) -> float:
-        """What the step of any shape of this base takes at least; infinite where none can fit."""
+        """Least step time of any configuration with this kernel configuration; infinite where none can fit."""
         sequences = base.mbs if fine else self.space.most_sequences
         phases = self.phases_s(base, sequences)
         work = float(phases.sum(axis=0) @ self.common.counts)
@@ -106,23 +106,25 @@ class CoarseBounds:
         return found * self.common.straggling
 
     def between_s(self, base: Config, config: Config) -> float:
-        """What copies exchange in one micro-batch on all stages."""
+        """Seconds of exchanges between copies for one micro-batch on all stages."""
         between = self.common.between(base, config)
         each = {name: sum(sum(cost.values) for cost in phases.values()) for name, phases in between.items()}
         return CAUTION * sum(times * each.get(name, 0.0) for name, times in self.common.calls) * self.common.tensor_left
 
     def longest_s(self, config: Config, phases: Vector) -> Vector:
-        """What the group takes that is done last, by schedule: it waits, works, and is waited for."""
+        """Step time of the group that finishes last, by schedule: it waits for its first micro-batch, works, and is
+        waited for."""
         pipelines = self.pipelines(config)
         waits = pipelines.waits @ phases.ravel() + config.microbatches * (pipelines.work @ phases.sum(axis=0))
         return np.asarray(np.maximum.reduceat(waits, pipelines.firsts))
 
     def work_s(self, base: Config, sequences: int) -> float:
-        """Of one micro-batch on all stages."""
+        """Seconds of one micro-batch on all stages."""
         return float(self.phases_s(base, sequences).sum(axis=0) @ self.common.counts)
 
     def phases_s(self, base: Config, sequences: int) -> Vector:
-        """In one call of every body, by phase; exchanges between copies, of which no phase is told, by themselves."""
+        """Seconds of one call of every body, by phase; exchanges between copies, whose phase is unknown, come
+        separately."""
         own, shared = self.sums(Anchor(1, base.ep, base.recompute, sequences)), self.shared(base, sequences)
         tensor = self.sums(Anchor(base.tp, 1, "none", sequences, etp=base.tp)).tensor / base.cp
         found = own.device / (base.tp * base.cp) + shared.attention / base.tp + tensor
@@ -134,12 +136,13 @@ class CoarseBounds:
         return np.vstack([found, CAUTION * self.exchanged_s(base, sequences)])
 
     def inside(self, base: Config, sequences: int) -> Anchor:
-        """The anchor with the ranks of one copy: what of a group of experts lies within them is there, too."""
+        """The anchor with the ranks of one copy, which covers the part of an expert group that lies within them."""
         ep = gcd(base.ep * base.etp, base.tp * base.cp) // base.etp
         return Anchor(base.tp, max(1, ep), "none", sequences, base.cp, base.context, base.etp)
 
     def exchanged_s(self, base: Config, sequences: int) -> Vector:
-        """What exchanges between copies take in one call of every body, over the group that they have here."""
+        """Seconds of the exchanges between copies in one call of every body, over the group that a configuration
+        has."""
         found, degrees = np.zeros(len(self.common.calls)), base.degrees()
         axes = tuple(use.name for use in uses(degrees) if (use.outside, use.inside) == ("dp", "ep"))
         if not axes:
@@ -155,13 +158,13 @@ class CoarseBounds:
         return found
 
     def shared(self, base: Config, sequences: int) -> Sums:
-        """The anchor with the same shares of a sequence."""
+        """The anchor with the same cut of the sequence."""
         if base.cp == 1:
             return self.sums(Anchor(1, base.ep, base.recompute, sequences))
         return self.sums(Anchor(1, 1, base.recompute, sequences, base.cp, base.context))
 
     def sums(self, anchor: Anchor) -> Sums:
-        """What an anchor says of the whole model."""
+        """Costs of the whole model at an anchor."""
         if anchor not in self._sums:
             a = anchor
             config = self.space.base(a.tp, a.cp, a.ep, a.etp, a.sequences, a.context, a.recompute)
@@ -169,8 +172,8 @@ class CoarseBounds:
         return self._sums[anchor]
 
     def priced(self, config: Config) -> Base:
-        """A base, once for all who ask. Raises what the model or the target refuse of it: of how operators are split,
-        whatever is computed again."""
+        """A kernel configuration, priced once for all callers. Raises what the model or the target refuse of how
+        operators are split, whatever is recomputed."""
         if config.compute in self._refused:
             raise self._refused[config.compute]
         if config not in self._bases:
@@ -184,7 +187,7 @@ class CoarseBounds:
         return self._bases[config]
 
     def piece(self, config: Config, name: str) -> Piece | None:
-        """A body of an anchor, if the model and the target can have it so."""
+        """A body of an anchor; None where the model or the target cannot have it."""
         setting = replace(self.common.setting, modules=())
         try:
             return piece(setting, self.common.prices, config, name, self._pieces)
@@ -194,24 +197,24 @@ class CoarseBounds:
     # memory
 
     def kept_bytes(self, base: Config, sequences: int) -> Vector:
-        """What a micro-batch keeps for its backward pass, by body."""
+        """Bytes that a micro-batch saves for its backward pass, by body."""
         return np.asarray(self.used_bytes(base, sequences)[0])
 
     def used_bytes(self, base: Config, sequences: int) -> Vector:
-        """What a micro-batch keeps; what gradients of weights still need of that; and what its backward pass holds
-        beside it at its fullest: by body."""
+        """Bytes by body: saved by a micro-batch; still needed by gradients of weights; and held by the backward pass at
+        its fullest beside them."""
         own, shared = self.sums(Anchor(1, base.ep, base.recompute, sequences)), self.shared(base, sequences)
         each = np.minimum(own.used / base.cp, shared.used)
         return np.asarray(each * (CAUTION * base.mbs / sequences / base.tp))
 
     @cached_property
     def whole(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
-        """State of whole bodies, outside the experts and inside."""
+        """Parameter state of whole bodies, outside the experts and inside."""
         return self.sums(Anchor(1, 1, "none", self.space.most_sequences)).states
 
     @cached_property
     def states(self) -> list[tuple[Vector, Vector, Vector]]:
-        """The same in bytes: parameters, gradients, optimizer state."""
+        """Parameter state of whole bodies in bytes: parameters, gradients, optimizer state."""
         return [
             (
                 np.array([one.parameters for one in held]),
@@ -223,13 +226,14 @@ class CoarseBounds:
 
     @cached_property
     def resting_bytes(self) -> float:
-        """What a device holds between passes at least, if all share it; the optimizer's state may be elsewhere."""
+        """Least bytes that a device holds between passes if all devices share them; the optimizer's state may be in the
+        host's memory."""
         rests = sum(float(self.common.counts @ (held + gradients)) for held, gradients, _ in self.states)
         return float(self.common.with_runtime(rests / self.space.ranks))
 
     def fullest_bytes(self, config: Config, kept: Vector, *, sharded: bool) -> float:
-        """State and what is in flight, of the fullest group, under the schedule with the least; infinite if there is
-        none."""
+        """Bytes of state and of what is in flight for the fullest group, under the schedule that needs least; infinite
+        if there is none."""
         found = self.fullest(config, np.array([kept, 0.0 * kept, 0.0 * kept]))
         return inf if found is None else float(found[int(sharded)].min())
 
@@ -283,7 +287,7 @@ class CoarseBounds:
         return self._pipelines[key]
 
     def _stages(self, config: Config) -> Vector:
-        """Calls of each body on every stage."""
+        """The calls of each body on every stage."""
         found = np.zeros((config.pp * config.vp, len(self.common.names)))
         for own, calls in zip(found, self.common.stages(config), strict=True):
             for name, times in calls:
@@ -291,8 +295,8 @@ class CoarseBounds:
         return found
 
     def _held(self, config: Config) -> Iterator[Vector]:
-        """The rows of a schedule. Gradients are there from the start where kernels are fused, else once every stage has
-        been through a micro-batch; and at the end, when nothing else is."""
+        """The rows of a schedule. Gradients exist from the start where kernels are fused, else once every stage has run
+        a micro-batch; and they exist at the end, when nothing else does."""
         stages = self._stages(config)
         names = np.array(self.common.names)
         last = np.array([[own[-1][0]] for own in self.common.stages(config)]) == names
@@ -314,8 +318,8 @@ class CoarseBounds:
             )
 
     def _waiting(self, config: Config) -> Iterator[tuple[Vector, Vector]]:
-        """Of every group the calls that it waits for, by phase: forward, before its first micro-batch reaches it; and
-        as what it did last goes back through the stages before. And its own calls. See `planner.bounds.bounds`."""
+        """Calls that each group waits for, by phase: forward, before its first micro-batch arrives, and backward, while
+        its last gradients travel back through earlier stages; and its own calls. See `planner.bounds.bounds`."""
         apart = SCHEDULES[config.schedule].splits
         stages = self._stages(config)
         before = np.cumsum([np.zeros(len(self.common.calls)), *stages], axis=0)
@@ -326,7 +330,7 @@ class CoarseBounds:
             yield np.outer(waits, before[own[0]]).ravel(), stages[list(own)].sum(axis=0)
 
     def reduced_s(self, base: Config, config: Config) -> float:
-        """To reduce all gradients once, over all stages."""
+        """Seconds to reduce all gradients once, over all stages."""
         key = base.tp, base.cp, base.ep, base.etp, config.pp
         if key not in self._reduced:
             self._reduced[key] = self._reduced_s(base, config)
@@ -349,5 +353,5 @@ class CoarseBounds:
 
 
 def _apart(config: Config) -> tuple[int, int]:
-    """Over how many ranks of a copy parameters are cut, outside the experts and inside."""
+    """The number of ranks of a copy over which parameters are cut, outside the experts and inside."""
     return config.tp, config.ep * max(1, config.etp)

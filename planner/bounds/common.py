@@ -1,4 +1,4 @@
-"""What bounds of one setting share, whatever the configuration: stages, groups, what is held twice."""
+"""Facts that all bounds of a setting share: stages, groups, parameters that several calls hold."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _layout(config: Config) -> Layout:
 
 
 class Common:
-    """What bounds of one setting share, whatever the base."""
+    """Facts that all bounds of a setting share, whatever the kernel configuration."""
 
     def __init__(self, setting: Setting, prices: Prices, fold: Fold) -> None:
         self.setting, self.prices, self.workload = setting, prices, setting.workload
@@ -84,7 +84,7 @@ class Common:
         self._groups: dict[tuple[str, int, Layout], tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
     def between(self, base: Config, config: Config) -> Between:
-        """What bodies exchange between the copies of a configuration of a base: statistics of the whole batch."""
+        """Exchanges of bodies between the copies of a configuration: statistics of the whole batch."""
         axes = tuple(use.name for use in uses(config.degrees()) if use.outside == "dp")
         if not self.counted or not axes:
             return NOBODY
@@ -99,7 +99,7 @@ class Common:
         return self._between[key]
 
     def _over(self, axes: tuple[str, ...], mesh: Mesh, sent: Mapping[Transmission, int]) -> Cost:
-        """Exchanges over these axes instead of their own, wherever the ranks are."""
+        """The costs of exchanges over these axes instead of their own, wherever the ranks are."""
         asked = Phase(transmissions=Counter({replace(one, axes=axes): count for one, count in sent.items()}))
         anywhere = places(self.prices.cluster, mesh.size)
         return fastest(self.prices.phase(asked, ranks, mesh, self.workload) for ranks in anywhere)
@@ -117,7 +117,8 @@ class Common:
         return self._stages[key]
 
     def twice(self, config: Config, own: Sequence[int]) -> Iterator[tuple[str, str]]:
-        """Parameters that another call of these stages holds already: path, and the body that holds it again."""
+        """Parameters that another call of these stages holds already: their paths, with the body that holds them
+        again."""
         if self.tied:
             self.stages(config)
             ranges = self._ranges[_layout(config)]
@@ -127,8 +128,8 @@ class Common:
                     yield path, self.bodies[number]
 
     def groups(self, config: Config) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Groups with their numbers and stages; of neighbours that run the same the first and the last, between which
-        nothing is greater."""
+        """Groups with their numbers and stages; of neighbours that run the same, only the first and the last, between
+        which nothing is greater."""
         key = config.schedule, config.pp, _layout(config)
         if key not in self._groups:
             stages = self.stages(config)
@@ -139,14 +140,14 @@ class Common:
         return self._groups[key]
 
     def with_runtime(self, nbytes: Bytes) -> Bytes:
-        """With what a runtime needs beside."""
+        """Bytes including what the runtime needs."""
         runtime = self.prices.profile.memory
         inside = nbytes + runtime.workspace_bytes
         return inside * (1 + runtime.fragments_share) + runtime.block_bytes + runtime.context_bytes
 
 
 def sums_before(values: Iterable[float]) -> list[float]:
-    """Of all values before each."""
+    """The running sums before each value."""
     found, total = [], 0.0
     for value in values:
         found.append(total)

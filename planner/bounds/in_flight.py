@@ -20,9 +20,9 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Flight:
-    """Of one group, moment by moment: micro-batches of each stage with everything saved, and those with only what
-    gradients of weights read; on which stage a forward pass runs, or one that makes gradients of inputs; and whether
-    there are gradients of all stages."""
+    """Moments of one group: micro-batches per stage with everything saved, and with only what gradients of weights
+    read; the stage on which a forward pass runs, or one that makes gradients of inputs; and whether there are gradients
+    of all stages."""
 
     live: Matrix
     pending: Matrix
@@ -32,7 +32,7 @@ class Flight:
 
     @staticmethod
     def of(found: tuple[Moment, ...], own: tuple[int, ...]) -> Flight:
-        """Moments that are alike in this are one."""
+        """The moments of a group, equal ones merged."""
         alike = {
             (one.live, one.pending, *(one.stage if runs else -1 for runs in _runs(one)), all(one.graded))
             for one in found
@@ -49,24 +49,24 @@ class Flight:
 
     @cached_property
     def counts(self) -> Matrix:
-        """All of them side by side: `live`, `pending`, `forward`, `backward`."""
+        """The counts of all moments side by side: `live`, `pending`, `forward`, `backward`."""
         return np.hstack([self.live, self.pending, self.forward, self.backward])
 
 
 def _runs(moment: Moment) -> tuple[bool, bool]:
-    """Whether a forward pass runs, and whether gradients of inputs are made: on the first stage torch makes none before
+    """Whether a forward pass runs, and whether gradients of inputs are made; on the first stage torch makes none before
     those of weights."""
     return moment.kind == "F", moment.kind == "B" or (moment.kind == "I" and moment.stage > 0)
 
 
 @lru_cache(maxsize=16384)
 def flight(schedule: str, pp: int, vp: int, microbatches: int, group: int) -> Flight:
-    """Of a group by its number."""
+    """The moments of a group, by its number."""
     return Flight.of(in_flight(schedule, pp, vp, microbatches, group), stage_groups(schedule, pp, vp)[group])
 
 
 def in_flight(schedule: str, pp: int, vp: int, microbatches: int, group: int) -> tuple[Moment, ...]:
-    """Moments that a group comes to: the fullest ones, where that is cheap to know."""
+    """The fullest moments that a group comes to, where these are cheap to know."""
     groups = stage_groups(schedule, pp, vp)
     few = min(microbatches, 2 * pp)  # with more there are no more in flight (`tests/planner/test_flights.py`)
     if schedule not in ("gpipe", "1f1b") and pp * vp * few <= MOST_ACTIONS:

@@ -41,7 +41,7 @@ def whole(text: str) -> int:
 
 
 def add_model(parser: ArgumentParser) -> None:
-    """MODEL, in its three forms."""
+    """Add MODEL, in its three forms."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -51,7 +51,7 @@ def add_model(parser: ArgumentParser) -> None:
 
 
 def add_execution(parser: ArgumentParser) -> None:
-    """How the model will be run: what decides which tensors are saved for backward, and their size."""
+    """Add how the model is run, which decides what is saved for backward, and its size."""
     parser.add_argument(
         "--dtype", choices=DTYPES, default="bf16", help="dtype of the computation (default: %(default)s)"
     )
@@ -60,13 +60,13 @@ def add_execution(parser: ArgumentParser) -> None:
 
 
 def add_output(parser: ArgumentParser) -> None:
-    """What is printed."""
+    """Add the choice of output."""
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
     parser.add_argument("--dump-after", metavar="STEP", help="print the text form of the artefact that STEP produces")
 
 
 def add_seed(parser: ArgumentParser) -> None:
-    """What tracing draws."""
+    """Add the seed of tracing."""
     parser.add_argument(
         "--seed",
         type=whole,
@@ -77,7 +77,7 @@ def add_seed(parser: ArgumentParser) -> None:
 
 
 def add_cluster(parser: ArgumentParser) -> None:
-    """CLUSTER, in its three forms."""
+    """Add CLUSTER, in its three forms."""
     parser.add_argument(
         "cluster",
         metavar="CLUSTER",
@@ -94,7 +94,7 @@ def cluster(parser: ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """Parse a number of things, of which there may be none."""
+    """Parse a number that may be zero."""
     if not _DIGITS.fullmatch(text):
         raise ArgumentTypeError(f"{text[:SHOWN]!r} is not a whole number of at least 0")
     return int(text)
@@ -117,13 +117,13 @@ def at_least_zero(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """A finite number; what is none is below all."""
+    """Parse a finite number; anything else is below every minimum."""
     number = float(text) if _DECIMAL.fullmatch(text) else -inf
     return number if number < inf else -inf
 
 
 def add_workload(parser: ArgumentParser, target: str = "any") -> None:
-    """What is trained, and on which software."""
+    """Add the workload and its software stack."""
     add = parser.add_argument_group("workload").add_argument
     add("--global-batch", type=positive, metavar="N", help="sequences per optimizer step")
     add("--micro-batch", type=positive, metavar="N", help="sequences of a micro-batch on one copy, as --fix mbs=N")
@@ -225,7 +225,7 @@ def explain(parser: ArgumentParser) -> None:
 
 
 def add_plan(parser: ArgumentParser) -> None:
-    """PLAN, and where its model is."""
+    """Add PLAN, and the place of its model."""
     parser.add_argument("plan", metavar="PLAN", help="a plan.json, or the directory that holds it")
     parser.add_argument("--model", metavar="MODEL", help="where the model is, if it has moved")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
@@ -248,12 +248,12 @@ def emit(parser: ArgumentParser) -> None:
 
 
 def add_force(parser: ArgumentParser) -> None:
-    """What may be written over."""
+    """Add --force."""
     parser.add_argument("--force", action="store_true", help="write over files that are of something else, or changed")
 
 
 def add_tiny(parser: ArgumentParser) -> None:
-    """--tiny."""
+    """Add --tiny."""
     parser.add_argument(
         "--tiny", action="store_true", help="of the plan's small twin: the same structure, for a few processes here"
     )

@@ -48,23 +48,23 @@ class Interrupts:
         sys.unraisablehook = self.unraisable
 
     def noted(self, number: int, _: FrameType | None) -> None:
-        """The handler."""
+        """Handle a signal."""
         if not self.number:
             self.number = number
             threading.Thread(target=self.patient, daemon=True).start()
         raise KeyboardInterrupt
 
     def patient(self) -> None:
-        """End what does not end by itself."""
+        """End processes and threads that do not end by themselves."""
         time.sleep(PATIENCE_S)
         if not self.over:
             self.exit_now(128 + self.number)
 
     def quiet(self, lost: Any) -> None:
-        """Of exceptions that Python cannot raise, tell all but interrupts, which are noted."""
+        """Report exceptions that Python cannot raise, except interrupts, which are noted."""
         if not (self.number and issubclass(lost.exc_type, KeyboardInterrupt)):
             self.unraisable(lost)
 
     def exit_code(self, code: int) -> int:
-        """What the command ends with."""
+        """The exit code of the command."""
         return 128 + self.number if self.number else code

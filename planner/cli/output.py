@@ -1,4 +1,4 @@
-"""What is there already where a command writes: kept, unless the command wrote it before, or --force says so.
+"""The files that a command may write over: its own of an earlier run, or any with --force.
 
 plan.json    is written over where it is a plan of the same MODEL
 scripts      are written over where they are as `plan emit` left them: `MANIFEST` has the digests of its files
@@ -31,7 +31,7 @@ def folder_of(text: str) -> Path:
 
 
 def check_plan(file: Path, model: str, *, force: bool) -> None:
-    """Must: nothing, or a plan of the same model."""
+    """Check that a folder holds nothing, or a plan of the same model."""
     if force or not os.path.isfile(file):  # noqa: PTH113 - Path raises where a name is too long
         return
     found = _read(file)
@@ -43,7 +43,7 @@ def check_plan(file: Path, model: str, *, force: bool) -> None:
 
 
 def check_files(folder: Path, names: Iterable[str], *, force: bool) -> None:
-    """Must: nothing, or files that are as they were written."""
+    """Check that files are missing, or as they were written."""
     written = {} if force else _read(folder / MANIFEST)
     for name in () if force else names:
         file = folder / name
@@ -55,7 +55,7 @@ def check_files(folder: Path, names: Iterable[str], *, force: bool) -> None:
 
 
 def remember(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write down what was written."""
+    """Write down what was written, for the next check."""
     known = _read(folder / MANIFEST) | {name: _digest(text.encode()) for name, text in texts.items()}
     (folder / MANIFEST).write_text(f"{json.dumps(known, indent=2, sort_keys=True)}\n", encoding="utf-8")
 
@@ -80,7 +80,7 @@ def _taken(file: Path, cause: str) -> OutputTaken:
 
 
 def made(folder: Path) -> Path:
-    """A folder to write into, made if there is none: before the search, not after it."""
+    """The folder to write into, made if it is missing: before the search, not after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -89,5 +89,5 @@ def made(folder: Path) -> Path:
 
 
 def unwritable(place: Path, error: OSError) -> PlanUnwritable:
-    """The refusal of a place."""
+    """The error for a place that cannot be written."""
     return PlanUnwritable(place=f"--out {place}", cause=f"{error.strerror}".lower(), fix="name a directory to write to")

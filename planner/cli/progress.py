@@ -1,4 +1,4 @@
-"""How a search goes, on a terminal: one line that is written over, and nothing where nobody watches."""
+"""The progress of a search on a terminal: one line that is written over; silent elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Progress:
 
 
 def line(search: Search) -> str:
-    """What was looked at, the answer so far, and what is known of it."""
+    """The progress in words: what was looked at, the answer so far, and its bound."""
     counts = search.counts
     words = f"{counts.bases:,} bases, {counts.shapes:,} shapes, {counts.priced:,} priced"
     if search.upper_s == inf:

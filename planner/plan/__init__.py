@@ -1,4 +1,4 @@
-"""A plan as a value, saved, taken up again, made small, and called.
+"""Plans as values: saved, reloaded, reduced to a twin, and called.
 
 | module | what it has |
 |---|---|

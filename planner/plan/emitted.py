@@ -1,4 +1,4 @@
-"""A saved plan that was taken up again, as the emitter takes it."""
+"""A reloaded plan, as the emitter takes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.planner.search import emittable
 
 
 def subject_of(again: Reloaded) -> Subject:
-    """A plan that was taken up again, as the emitter takes it."""
+    """A reloaded plan as the emitter takes it."""
     plan = again.plan
     subject = emittable.subject_of(
         again.setting, again.ask.model, plan.config, plan.decisions, program_of(plan, again.setting)
@@ -23,7 +23,7 @@ def subject_of(again: Reloaded) -> Subject:
 
 
 def backend_of(subject: Subject) -> Backend:
-    """What its code is written by."""
+    """The backend of a plan's target."""
     found = backend(subject.decisions.target)
     if found is None:
         ways = tuple(f"--target {name}" for name in TARGETS if name != subject.decisions.target)

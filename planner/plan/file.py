@@ -91,7 +91,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def workload_to_json(workload: Workload) -> dict[str, Any]:
-    """What is trained, without the target, which the decisions say."""
+    """The workload without its target, which the decisions name."""
     return {
         "global_batch": workload.global_batch,
         "seq": workload.seq,
@@ -104,7 +104,7 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
 
 
 def rival_to_json(one: Rival) -> dict[str, Any]:
-    """A plan that another is held against."""
+    """A plan that another is compared with."""
     return {
         "name": one.name,
         "config": one.config.to_json() if one.config else None,
@@ -127,18 +127,18 @@ def plan_text(plan: Plan) -> str:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """The plan of a file, or of the `plan.json` of a directory."""
+    """Load the plan of a file, or of the `plan.json` of a directory."""
     file = os.path.join(path, FILE) if os.path.isdir(path) else path  # noqa: PTH112, PTH118 - names that no file can have
     return read_plan(FORM.text(file), str(file))
 
 
 def read_plan(text: str, place: str = FILE) -> Plan:
-    """Read what `plan_text` writes. What cannot be a plan is refused with the path of the key at fault."""
+    """Read the text that `plan_text` writes. Anything that is no plan is refused with the path of the key at fault."""
     return plan_from_json(FORM.json(text, place), place)
 
 
 def plan_from_json(data: object, place: str = "plan") -> Plan:
-    """Rebuild a plan, and hold its parts against each other."""
+    """Rebuild a plan, and check its parts against each other."""
     try:
         return _checked(data, place)
     except (PlanNotJson, PlanBroken):
@@ -160,7 +160,7 @@ def _checked(data: object, place: str) -> Plan:
 
 
 def plan_of(table: PlanTable, place: str) -> Plan:
-    """The plan of a table."""
+    """The plan of a checked table."""
     made, bounds, space = table.provenance, table.bounds, table.bounds.space
     return Plan(
         decisions=decisions_of(table, place),
@@ -223,7 +223,7 @@ def _rival(table: RivalTable) -> Rival:
 
 
 def unlike_itself(data: object, plan: Plan) -> Iterator[Fault]:
-    """Where a file differs from what would be written of the plan that was read from it: a number that others give, or
-    another way to write the same."""
+    """The place where a file differs from the text of the plan that was read from it: a number that follows from
+    others, or another way to write the same."""
     for path, said, follows in differences(data, plan_to_json(plan)):
         yield Fault(path, f"it is {shown(said)}, and {shown(follows)} by the rest of the plan", "make the plan again")

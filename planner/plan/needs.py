@@ -1,4 +1,4 @@
-"""What a verification takes of this machine, told and held against what there is before it starts.
+"""The memory that a verification takes on this machine, printed and checked before it starts.
 
 Ranks run side by side. Each has what its plan takes at the fullest instant, and beside that whole copies of what is
 compared: parameters and gradients after every step, at most the whole model's. When they have ended, one process reads
@@ -38,7 +38,7 @@ LOW, FULL = ("bf16", "fp16"), 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What is run, and what it takes at most."""
+    """The processes of a verification, and the most memory that they take."""
 
     ranks: int
     steps: int
@@ -46,7 +46,7 @@ class Needs:
     memory_bytes: float
 
     def check(self, limit_bytes: float, time_limit_s: float) -> None:
-        """Say what will be run; refuse what takes more memory than it may."""
+        """Print what will be run; refuse what takes more memory than there is."""
         within = f"within {time_limit_s:g} s (--time-limit) and {nbytes(limit_bytes)} (--memory-limit)"
         what = f"{self.ranks} processes, {self.steps} steps of {count(self.parameters)} parameters"
         if self.memory_bytes > limit_bytes:
@@ -59,7 +59,7 @@ class Needs:
 
 
 def needs_of(subject: Subject, peaks: tuple[float, ...], steps: int) -> Needs:
-    """What the verification of a plan takes whose ranks have these fullest instants, in bytes."""
+    """The needs of verifying a plan whose ranks have these fullest instants, in bytes."""
     parameters = parameters_of(subject.fold)
     wide = 1 if subject.workload.precision in LOW else 2
     model, kept = wide * FULL * parameters, 2 * steps
@@ -69,14 +69,15 @@ def needs_of(subject: Subject, peaks: tuple[float, ...], steps: int) -> Needs:
 
 
 def parameters_of(fold: Fold) -> int:
-    """Numbers of all parameters and buffers that a model's step reads; tied ones count where they are read."""
+    """Numbers of elements of all parameters and buffers that a model's step reads; tied ones count where they are
+    read."""
     return sum(
         prod(call.body.graph.types[param.value].shape) for call in fold.calls() for param in call.body.graph.params
     )
 
 
 def available_bytes() -> float:
-    """The memory that processes can have here: of the machine, and of the group that they are limited to."""
+    """The memory available to processes here: that of the machine, limited by their control group."""
     found = [float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
     with suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -89,8 +90,8 @@ def available_bytes() -> float:
 
 
 def planned_memory(program: Program) -> tuple[float, ...]:
-    """What tensors take at the fullest instant, as planned, on every rank, group after group. Where ranks run on CPUs,
-    what the host steps is in the same memory; activations that wait there are not counted (`Peak.leave_out`)."""
+    """The planned peak of tensors on every rank, group after group. Where ranks run on CPUs, offloaded optimizer state
+    is in the same memory; offloaded activations are not counted (`Peak.leave_out`)."""
     held, stepped = tensors_held(program), stepped_on_host(program)
     ranks = dict.fromkeys(rank for stage in program.stages for rank in stage.ranks)
     return tuple(held[rank].peak_bytes + stepped[rank] for rank in ranks)

@@ -11,8 +11,8 @@ from meshwright.planner.plan.reload import reload
 
 
 def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -> Any:
-    """This rank's part of a model under a saved plan, as the backend of its target has it; `reference` says where the
-    model's file is, if it has moved.
+    """This rank's part of a model under a saved plan, by the backend of its target; `reference` says where the model's
+    file is, if it has moved.
 
     Joins the other ranks, unless that is done already, and leaves them when the process ends. Raises
     `PlanOfAnotherModel` for a model with other parameters than the plan's.

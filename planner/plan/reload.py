@@ -1,4 +1,4 @@
-"""A saved plan, taken up again where it was left: at its decisions.
+"""Reloading a saved plan: from its decisions, on its own model and cluster or on others.
 
 The model is loaded and held against the plan's; the cluster is the one that the plan tells, or another; the decisions
 are lowered as they stand, and priced. What has changed, or is not what the plan says, is told.
@@ -31,7 +31,7 @@ from meshwright.planner.search.search import Found
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reloaded:
-    """A plan with everything that it needs to be asked further.
+    """A saved plan with its model, fold, program and prices.
 
     - `prediction` is of today's cluster and profile; `changed` says what is not as it was planned for.
     """
@@ -45,12 +45,12 @@ class Reloaded:
 
     @property
     def found(self) -> Found:
-        """The plan as a search would have it."""
+        """The plan as a search would report it."""
         return Found(self.plan.config, self.prediction)
 
 
 def reload(plan: Plan, model: str | None = None, cluster: str | None = None) -> Reloaded:
-    """Take a plan up again, for its own model and cluster unless others are named."""
+    """Reload a plan, for its own model and cluster unless others are named."""
     machines = plan.machines.cluster() if cluster is None else read_cluster(cluster)
     _same_ranks(plan, machines)
     workload, modules = plan.workload, plan.bounds.modules
@@ -77,7 +77,7 @@ def reload(plan: Plan, model: str | None = None, cluster: str | None = None) -> 
 
 
 def on_target(again: Reloaded, name: str) -> Reloaded:
-    """The plan for another target: its decisions as they stand, if that can have them, lowered and priced for it."""
+    """The plan for another target, lowered and priced for it, if the target can have its decisions."""
     target = target_of(name)
     decisions = replace(again.plan.decisions, target=name)
     setting = replace(again.setting, target=target, bodies={})
@@ -88,8 +88,7 @@ def on_target(again: Reloaded, name: str) -> Reloaded:
 
 
 def program_of(plan: Plan, setting: Setting) -> Program:
-    """What the decisions of a plan lower to. What they name that the model lacks, and what it cannot do, is refused at
-    its key."""
+    """The program of a plan's decisions. A name that the model lacks, or a refusal, is reported at its key."""
     lowering, fold = setting.target.lowering().for_stack(plan.workload.stack), setting.fold(plan.config)
     try:
         return lower(fold, plan.decisions, lowering, replace(plan.workload), setting.bodies)
@@ -100,7 +99,7 @@ def program_of(plan: Plan, setting: Setting) -> Program:
 
 
 def _same(plan: Plan, model: Model) -> None:
-    """Must: the model that the plan was made for, as the plan describes it."""
+    """Check that the model is the one that the plan describes."""
     same_model(plan, model)
     for key in ("parameters", "tensors"):
         said, found = getattr(plan.model, key), getattr(model, key)
@@ -113,15 +112,15 @@ def _same(plan: Plan, model: Model) -> None:
 
 
 def _misjudged(plan: Plan, found: Prediction) -> tuple[str, ...]:
-    """What is to be said where a plan's own figures are not those of its decisions: whoever wrote it had another torch,
-    which traced the model otherwise, or changed one of both."""
+    """Warnings where a plan's figures are not those of its decisions: another version of torch traced the model
+    otherwise, or someone changed one of both."""
     for path, said, now in differences(plan.prediction.to_json(), found.to_json(), near=NEAR):
         return (f"predicted.{spelled(path)} is {shown(said)} in plan.json, and {shown(now)} by its decisions",)
     return ()
 
 
 def _does_what_it_says(plan: Plan, fold: Fold, setting: Setting) -> None:
-    """Must: the stages run what the plan says, and the decisions do what it says was asked of names and of modules."""
+    """Check that the stages run what the plan says, and that the decisions do what was asked of names and modules."""
     for index, (said, found) in enumerate(zip(plan.blocks, blocks_of(plan.decisions, fold), strict=True)):
         if dict(said) != dict(found):
             raise PlanBroken(

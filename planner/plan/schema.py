@@ -1,4 +1,4 @@
-"""The schema of `plan.json`: which keys it has, what each may be, and what must hold between them.
+"""The schema of `plan.json`: its keys, their values, and the rules between them.
 
 `PlanTable` is the whole file; its half of decisions is `ir.decisions.json.DecisionsTable`. `contradictions` names what
 no single key shows: that the interval holds the step, that shares add up to it, that the gap follows from its bounds.
@@ -51,20 +51,20 @@ Ranks = Annotated[Count, Most(RANKS)]
 
 
 class StageOfPlan(StageTable):
-    """A stage of the decisions, and what runs there."""
+    """A stage of the decisions, with the blocks that it runs."""
 
     blocks: dict[Name, Count]
 
 
 class ProfileTable(Table):
-    """The prices that a plan was made with."""
+    """The profile of prices that a plan was made with."""
 
     name: Name
     digest: Name
 
 
 class ProvenanceTable(Table):
-    """Who made a plan, and from which numbers."""
+    """The release that made a plan, and the numbers that it used."""
 
     meshwright: Name
     profile: ProfileTable
@@ -74,7 +74,7 @@ class ProvenanceTable(Table):
 
 
 class ModelTable(Table):
-    """What a plan recognises its model by."""
+    """The facts by which a plan recognises its model."""
 
     ref: Name
     digest: Name
@@ -83,7 +83,7 @@ class ModelTable(Table):
 
 
 class ClusterTable(Table):
-    """What a plan recognises its cluster by."""
+    """The facts by which a plan recognises its cluster."""
 
     ref: Name
     hosts: Annotated[Count, Most(HOSTS)]
@@ -93,7 +93,7 @@ class ClusterTable(Table):
 
 
 class WorkloadTable(Table):
-    """What is trained."""
+    """The training workload."""
 
     global_batch: Annotated[Count, Most(GLOBAL_BATCH)]
     seq: Annotated[Count, Most(SEQ)]
@@ -139,7 +139,7 @@ class StagePredictedTable(Table):
 
 
 class PredictedTable(Table):
-    """What a plan costs."""
+    """The prediction of a plan."""
 
     step_time_s: Positive
     step_time_low_s: Positive
@@ -168,7 +168,7 @@ class PredictedTable(Table):
 
 
 class ObjectiveTable(Table):
-    """What plans were compared by, and what is proved of it."""
+    """The objective of a search, and its bound."""
 
     name: Annotated[str, OneOf(OBJECTIVES)]
     lower: Amount
@@ -176,14 +176,14 @@ class ObjectiveTable(Table):
 
 
 class ModulePinTable(Table):
-    """What was asked of modules."""
+    """A pin of modules."""
 
     option: Annotated[str, OneOf(OPTIONS)]
     pin: Name
 
 
 class SpaceTable(Table):
-    """What the bounds are of."""
+    """The declared space that the bounds are about."""
 
     only: ConstraintsTable  # type: ignore[valid-type]
     never: ConstraintsTable  # type: ignore[valid-type]
@@ -194,7 +194,7 @@ class SpaceTable(Table):
 
 
 class BoundsTable(Table):
-    """What is proved."""
+    """The bounds that were proved."""
 
     lower_s: Amount
     upper_s: Positive
@@ -204,14 +204,14 @@ class BoundsTable(Table):
 
 
 class ShortTable(Table):
-    """What a plan lacks."""
+    """The memory that a plan lacks."""
 
     stage: Index
     bytes: Positive
 
 
 class RivalTable(Table):
-    """A plan that the answer is held against."""
+    """A plan that the answer is compared with."""
 
     name: str
     config: ConfigTable | None  # type: ignore[valid-type]
@@ -225,7 +225,7 @@ class RivalTable(Table):
 
 
 class BindingTable(Table):
-    """What keeps a plan from being faster."""
+    """A constraint that keeps a plan from being faster."""
 
     kind: Name
     what: Text
@@ -265,7 +265,7 @@ FORM: FileForm[PlanTable] = FileForm(
 
 
 def contradictions(plan: Plan) -> Iterator[Fault]:
-    """What two parts of a plan say differently."""
+    """Statements of two parts of a plan that contradict each other."""
     cluster = plan.machines.cluster()
     yield from _machines(plan, cluster)
     yield from _stages(plan)
@@ -278,7 +278,7 @@ def contradictions(plan: Plan) -> Iterator[Fault]:
 
 
 def _same(path: Path_, said: float, follows: float, how: str) -> Iterator[Fault]:
-    """Must: a number that follows from others."""
+    """Check a number that follows from others."""
     if not isclose(said, follows, rel_tol=NEAR, abs_tol=1e-12):
         yield Fault(path, f"it is {said!r}, and {how} is {follows!r}", AGAIN)
 

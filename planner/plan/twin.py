@@ -38,7 +38,7 @@ MOST_RANKS, ENOUGH_RANKS = 8, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What of a plan its twin is made from."""
+    """The parts of a plan that its twin is made from."""
 
     model: str
     source: Source
@@ -62,7 +62,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twinned:
-    """The twin of a plan, to be emitted; what it should take here; and how it differs from the plan."""
+    """The twin of a plan: what is emitted, its predicted price here, and its differences from the plan."""
 
     subject: Subject
     prediction: Prediction
@@ -70,7 +70,7 @@ class Twinned:
 
 
 def twinned(planned: Planned, folder: Path) -> Twinned:
-    """The twin of a plan, with files for this folder."""
+    """The twin of a plan, with files for a folder."""
     sizes = sizes_of(planned.decisions, MOST_RANKS, ENOUGH_RANKS)
     layers = layers_of(planned.decisions, planned.fold, sizes)
     scale = Scale(layers=layers, seq=SEQ, tokens=planned.workload.seq)
@@ -133,7 +133,7 @@ def _ask(model: str, target: str, sizes: Sizes, workload: Workload) -> Ask:
 
 
 def _config(config: Config, sizes: Sizes) -> Config:
-    """The degrees of the twin, as a person would write them. Stages of different meshes have some of their own, and
+    """The degrees of the twin, as a person would write them. Stages with different meshes have their own, and
     micro-batches that all of them can share out."""
     if len({*sizes.meshes}) > 1:
         sequences = max(mesh.size for mesh in sizes.meshes)
@@ -163,7 +163,7 @@ def _config(config: Config, sizes: Sizes) -> Config:
 
 
 def _told(decisions: Decisions, twin: Decisions, sizes: Sizes) -> Iterator[str]:
-    """How the twin's structure differs, where it had to."""
+    """The differences of the twin's structure, where it had to differ."""
     lost = {
         (axis.name, axis.size)
         for at, stage in zip(sizes.stands_for, twin.stages, strict=True)

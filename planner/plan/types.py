@@ -1,4 +1,4 @@
-"""A plan as one value: what a search answers, what that was made for, what it costs, and how good it is.
+"""A plan as one value: decisions, what they were made for, what they cost, and how good that is.
 
     Plan = Decisions + what they were made for + what they cost + how good that is
 
@@ -32,7 +32,7 @@ from meshwright.planner.question.pins import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What a plan recognises its model by."""
+    """The facts by which a plan recognises its model."""
 
     ref: str
     digest: str
@@ -54,7 +54,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """What a plan recognises its cluster by: its text is that of a cluster file."""
+    """The facts by which a plan recognises its cluster; its text is that of a cluster file."""
 
     ref: str
     hosts: int
@@ -78,7 +78,7 @@ class Machines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Who made a plan, and from which numbers."""
+    """The release that made a plan, and the numbers that it used."""
 
     meshwright: str
     profile: str
@@ -99,7 +99,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """A plan that the answer is held against: what it is, what it costs, and where the difference lies.
+    """A plan that the answer is compared with: its name, its cost, and where the difference lies.
 
     - `config` is None where the model, the cluster or the constraints have no such plan; then `lost` says why.
     """
@@ -132,7 +132,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What is proved: nothing in the declared space is below `lower`, the plan is at `upper`.
+    """The bounds that were proved: nothing in the declared space is below `lower`, the plan is at `upper`.
 
     - Both are in the unit of the objective; `lower_s` and `upper_s` are seconds where that is time.
     """
@@ -158,7 +158,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A plan."""
+    """A plan with its report."""
 
     decisions: Decisions
     config: Config
@@ -178,7 +178,7 @@ class Plan:
 
 
 def blocks_of(decisions: Decisions, fold: Fold) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """What every stage runs: the classes of its calls, in order, and how often each."""
+    """The classes of the calls of every stage, in order, each with its count."""
     calls = [(call.body.module_class or call.body.name).rpartition(".")[2] for call in fold.calls()]
     found = []
     for stage in decisions.stages:
@@ -193,7 +193,7 @@ def blocks_of(decisions: Decisions, fold: Fold) -> tuple[tuple[tuple[str, int], 
 
 
 def same_model(plan: Plan, model: Model) -> None:
-    """Must: the model that the plan was made for. The cause of a refusal is the first difference."""
+    """Check that a model is the one that a plan was made for; the cause of a refusal is the first difference."""
     if plan.model.digest != model.digest:
         raise PlanOfAnotherModel(
             place=f"{model.ref}, digest {model.digest}",
@@ -218,7 +218,7 @@ def _difference(planned: Model, model: Model) -> str:
 
 
 def changes(plan: Plan, machines: Machines) -> tuple[str, ...]:
-    """What is to be warned of when a plan is used on this cluster, by this release: it has to be priced again."""
+    """Warnings where a plan is used on a changed cluster, or by another release: it has to be priced again."""
     found = []
     if plan.machines.toml != machines.toml:
         found.append(f"the cluster has changed: {_first_line(plan.machines.toml, machines.toml)}")

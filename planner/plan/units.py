@@ -7,7 +7,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def count(number: float) -> str:
-    """1,234 as it is; from a million on with three digits and a decimal prefix."""
+    """A number with separators; from a million on with three digits and a decimal prefix."""
     if abs(number) < 1e6:
         return f"{number:,.0f}"
     return _scaled(number, 1000.0, _DECIMAL)

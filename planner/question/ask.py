@@ -24,7 +24,7 @@ USUAL = ("bf16", "fp32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What the command line asks for, read and checked before the model is touched."""
+    """The arguments of a question about a model on a cluster, read and checked before the model is touched."""
 
     model: str
     cluster_reference: str
@@ -41,7 +41,7 @@ class Ask:
     """What was chosen otherwise than usual, and why."""
 
     def setting(self) -> Setting:
-        """Load the model. It is captured when a batch is asked for."""
+        """Load the model; it is captured once a batch is asked for."""
         traced = traced_in(self.workload.precision)
         source = load_model(self.model, dtype=traced).in_dtype(traced)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
@@ -59,7 +59,7 @@ class Ask:
 
 
 def asked(args: Namespace) -> Ask:
-    """Read the arguments."""
+    """Read the arguments of a command into an `Ask`."""
     if args.seq is None:
         raise missing("--seq", "4096", "the tokens of one sequence", f"plan {args.verb}")
     plain, modules = apart({"fix": args.fix})
@@ -99,7 +99,7 @@ def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, .
 
 
 def missing(option: str, example: str, what: str, place: str = "plan estimate") -> WorkloadMissing:
-    """The refusal of a workload that lacks something."""
+    """The error for a workload that lacks a required value."""
     return WorkloadMissing(place=place, cause=f"{option} is missing", fix=f"give {what}: {option} {example}")
 
 

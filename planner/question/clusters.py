@@ -23,7 +23,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Two ranks and the link that joins them; `where` is a pool, or two."""
+    """Two ranks and the link between them; `where` names one pool, or two."""
 
     where: str
     ranks: tuple[int, int]
@@ -32,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A cluster and what is said of it."""
+    """A cluster and the facts that `plan cluster show` prints about it."""
 
     reference: str
     cluster: Cluster
@@ -49,7 +49,7 @@ class Shown:
 
     @property
     def peaks_flops_per_s(self) -> dict[str, float]:
-        """By dtype, of all devices together, where every device has one."""
+        """Peak rate of all devices together, per dtype that every device has."""
         first, *others = self.devices
         dtypes = [dtype for dtype in first.dtypes if all(dtype in other.dtypes for other in others)]
         pools = self.cluster.pools
@@ -57,7 +57,7 @@ class Shown:
 
     @property
     def price_per_hour(self) -> float | None:
-        """Of the whole cluster, if every pool has a price."""
+        """Price of the whole cluster per hour, if every pool has one."""
         prices = [pool.ranks * pool.price.value for pool in self.cluster.pools if pool.price]
         return sum(prices) if len(prices) == len(self.cluster.pools) else None
 
@@ -73,13 +73,13 @@ class Shown:
 
 
 def look(reference: str) -> Shown:
-    """What is to be said of a cluster."""
+    """Collect the facts to print about a cluster."""
     cluster = read_cluster(reference)
     return Shown(reference=reference, cluster=cluster, samples=tuple(samples(cluster)), warnings=suspicions(cluster))
 
 
 def samples(cluster: Cluster) -> Iterator[Sample]:
-    """The first pair of ranks of every tier in every pool, and of every two pools."""
+    """The first pair of ranks for every network tier in every pool, and for every two pools."""
     firsts = []
     first = 0
     for pool in cluster.pools:
@@ -98,13 +98,14 @@ def samples(cluster: Cluster) -> Iterator[Sample]:
 
 
 def _candidates(pool: Pool, first: int) -> Iterator[int]:
-    """Every other device of the first host, then the first one of every other host: each tier is among them."""
+    """The ranks to pair with the first one: the other devices of its host, then the first device of each other host, so
+    that every tier is covered."""
     yield from range(first + 1, first + pool.gpus_per_host)
     yield from range(first + pool.gpus_per_host, first + pool.ranks, pool.gpus_per_host)
 
 
 def to_json(shown: Shown) -> dict[str, object]:
-    """The JSON of docs/cluster.md."""
+    """The cluster as docs/cluster.md describes it."""
     cluster = shown.cluster
     return {
         "format_version": FORMAT_VERSION,

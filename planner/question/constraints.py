@@ -21,19 +21,20 @@ from meshwright.planner.question.pins import KNOBS, NAMES, Pins, Value, read, wo
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What a person wants of the space: per name the only values, and values that must not be."""
+    """Constraints on the space: per name, the only values allowed and the values ruled out."""
 
     only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     never: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(pins: Pins) -> Constraints:
-        """Pinned values are the only ones."""
+        """The constraints that pins stand for: each pinned value is the only one."""
         return Constraints({name: (value,) for name, value in pins.to_json().items()})
 
     @property
     def named(self) -> Constraints:
-        """The same of configurations, whose schedules have names; one made for a plan takes the place of any."""
+        """The constraints on the searched configurations, whose schedules all have names: a schedule made for a plan
+        may take the place of any of them."""
         names = tuple(name for name in self.only.get("schedule", ()) if name != CUSTOM)
         others = {name: values for name, values in self.only.items() if name != "schedule"}
         return replace(self, only=others | ({"schedule": names} if names else {}))
@@ -45,7 +46,7 @@ class Constraints:
 
     @property
     def meant(self) -> Constraints:
-        """The same where 1F1B over several virtual stages goes by its own name."""
+        """The constraints with 1F1B over several virtual stages under its own name, `interleaved`."""
         words = self.only.get("schedule", ())
         if "1f1b" not in words or 1 in self.only.get("vp", (1,)):
             return self
@@ -57,7 +58,7 @@ class Constraints:
         return (only is None or value in only) and value not in self.never.get(name, ())
 
     def among(self, name: str, values: Iterator[Value] | tuple[Value, ...] | list[int]) -> list[Value]:
-        """Of these values those that are granted; a value that is pinned is tried though it is not among them."""
+        """The values that are granted, of those given; a pinned value is returned even if it is not among them."""
         own = self.only.get(name, tuple(values))
         return [value for value in own if value not in self.never.get(name, ())]
 
@@ -68,7 +69,7 @@ OFF: Mapping[str, Value] = {name: knob.off for name, knob in KNOBS.items() if kn
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for of the space.
+    """The request of a question: constraints, pins and pins of modules.
 
     - What is pinned is in `pins` too: baselines and first tries are filled in from there.
     """
@@ -82,7 +83,7 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """As the options take it."""
+        """The request as the command line takes it."""
         only = [f"{name}={'|'.join(map(word, values))}" for name, values in self.constraints.only.items()]
         never = [f"not {name}={'|'.join(map(word, values))}" for name, values in self.constraints.never.items()]
         return ", ".join((*only, *never, *map(str, self.modules)))
@@ -93,7 +94,7 @@ class Asked:
         return tuple(dict.fromkeys((*self.constraints.only, *self.constraints.never)))
 
     def without(self, name: str) -> Asked:
-        """The same, and nothing asked of this name."""
+        """The request with every constraint on one name dropped."""
         kept = self.pins.to_json()
         kept.pop(name, None)
         only, never = (
@@ -103,17 +104,17 @@ class Asked:
         return replace(self, constraints=Constraints(only, never), pins=_pinned(kept))
 
     def without_module(self, pin: ModulePin) -> Asked:
-        """The same without this pin of a module."""
+        """The request without one pin of a module."""
         return replace(self, modules=tuple(own for own in self.modules if own != pin))
 
     def with_modules(self, pins: Iterable[ModulePin]) -> Asked:
-        """These pins of modules instead of what was asked of the same of them."""
+        """The request with these pins of modules in place of earlier ones for the same pattern and word."""
         new = {(pin.pattern, pin.what): pin for pin in pins}
         kept = (pin for pin in self.modules if (pin.pattern, pin.what) not in new)
         return replace(self, modules=(*kept, *pins))
 
     def pinned(self, pins: Pins) -> Asked:
-        """These pins instead of what was asked of their names."""
+        """The request with these pins in place of whatever was asked of their names."""
         asked = self
         for name in pins.to_json():
             asked = asked.without(name)
@@ -122,7 +123,7 @@ class Asked:
 
 
 def _pinned(values: Mapping[str, Value]) -> Pins:
-    """Pins from values as JSON has them."""
+    """Read pins from values as JSON has them."""
     return read(values, "--fix")
 
 
@@ -161,7 +162,7 @@ def _contradiction(name: str, given: Sequence[tuple[str, tuple[Value, ...]]]) ->
 
 
 def _lists(texts: Iterable[str], option: str) -> dict[str, tuple[Value, ...]]:
-    """Values by name, of an option that may be given more than once."""
+    """Read the values per name of an option that may be given more than once."""
     found: dict[str, tuple[Value, ...]] = {}
     for text in (part.strip() for given in texts for part in given.split(",")):
         if not text:
@@ -179,7 +180,7 @@ def _lists(texts: Iterable[str], option: str) -> dict[str, tuple[Value, ...]]:
 
 
 def _forbidden(texts: Iterable[str]) -> tuple[dict[str, tuple[Value, ...]], dict[str, tuple[Value, ...]]]:
-    """Values that must not be; and what is left of names that are forbidden altogether."""
+    """Read --forbid: values ruled out, and the value that remains for each name that is forbidden altogether."""
     words = [part.strip() for given in texts for part in given.split(",")]
     alone = [text for text in words if text in OFF]
     return _lists([text for text in words if text not in OFF], "--forbid"), {name: (OFF[name],) for name in alone}

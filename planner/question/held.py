@@ -28,7 +28,8 @@ SHARDED = frozenset(("zero", "regather"))
 def check_constraints(
     decisions: Decisions, fold: Fold, constraints: Constraints, target: Capabilities, pins: Pinned = NOTHING_PINNED
 ) -> None:
-    """Must: the plan has of every name one of the only values, and none that must not be. Raises `PinUnmet`."""
+    """Check that a plan has an allowed value of every constrained name, as read back from its decisions. Raises
+    `PinUnmet`."""
     subject, count = Subject(decisions, fold, pins), decisions.schedule.microbatches
     for name, values in constraints.meant.only.items():
         if name == "schedule" and CUSTOM in values:
@@ -46,7 +47,7 @@ def check_constraints(
 
 
 def _sharded_as_granted(subject: Subject, constraints: Constraints, target: Capabilities) -> bool:
-    """Whether a plan can be said in values of these names that may be: a target may run several alike."""
+    """Whether some allowed combination of storage values describes the plan; a target may run several of them alike."""
     if SHARDED.isdisjoint(constraints.never) or not has_use(subject, "zero"):
         return True
     for zero, regather in product(ZERO, (True, False)):

@@ -73,7 +73,7 @@ class LoopReport:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything that `plan inspect` prints."""
+    """The output of `plan inspect`."""
 
     reference: str
     digest: str
@@ -93,7 +93,7 @@ class Inspection:
 
 
 def inspect(model: Any, *, workload: Workload = DEFAULT, **hooks: Any) -> Inspection:
-    """What `plan inspect` shows, from Python: for MODEL as on the command line, or a model that exists already, whose
+    """The Python form of `plan inspect`: MODEL is given as on the command line, or as an existing model whose
     `example_inputs`, `loss` and `dims` may be given as keywords."""
     if isinstance(model, str):
         source, reference = load_model(model, dtype=workload.dtype), model
@@ -103,7 +103,7 @@ def inspect(model: Any, *, workload: Workload = DEFAULT, **hooks: Any) -> Inspec
 
 
 def verified(source: Source, workload: Workload, seed: int = 0) -> Captured:
-    """Capture a model, and do not believe the front end."""
+    """Capture a model, and verify the graph independently of the front end."""
     captured = capture(source, batch=workload.batch, seq=workload.seq, seed=seed)
     verify_fold(captured.fold)
     return captured

@@ -25,7 +25,8 @@ BLOCKS = re.compile(r"\d{1,9}(\+\d{1,9})*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a knob may be: read from text (None where that is no value), in words, and in JSON Schema."""
+    """The kind of value that a knob takes: how it is read from text (None if it is not a value), described in words,
+    and in JSON Schema."""
 
     read: Callable[[str], Any]
     said: str
@@ -37,7 +38,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """What is said of a name of a configuration.
+    """The entry of a configuration's name in the table of knobs.
 
     - `needs` is the name without which there is nothing to ask of it, if there is one.
     - `refills` are names that are filled in anew where this one is pinned, with blanks between them.
@@ -69,7 +70,7 @@ def knobs_of(table: Any) -> Mapping[str, Knob]:
 
 
 def words(*known: str, more: str = "") -> Kind:
-    """One of these words. `more`: or, as these words say, others with a colon in them."""
+    """A kind whose values are fixed words; with `more`, also words with an argument after a colon."""
     return Kind(
         read=lambda text: text if text in known or (more and ":" in text) else None,
         said=" or ".join(known),

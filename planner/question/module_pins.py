@@ -43,7 +43,7 @@ MOST_NAMED = 6
 
 @dataclass(frozen=True, slots=True, order=True)
 class ModulePin:
-    """One of them: `option` is one of `OPTIONS`."""
+    """A pin of the modules that a pattern matches; `option` is one of `OPTIONS`."""
 
     option: str
     pattern: str
@@ -51,7 +51,7 @@ class ModulePin:
     values: tuple[str, ...]
 
     def __str__(self) -> str:
-        """As the command line takes it."""
+        """The pin as the command line takes it."""
         return f"--{self.option} {self.text}"
 
     @property
@@ -60,7 +60,7 @@ class ModulePin:
 
     @property
     def only(self) -> bool:
-        """Whether it names the only values."""
+        """Whether the pin lists the only values allowed, rather than values ruled out."""
         return self.option != "forbid"
 
 
@@ -68,12 +68,12 @@ class ModulePin:
 
 
 def is_module_pin(word: str) -> bool:
-    """Whether a word of --fix, --allow or --forbid is one: a name of a configuration has no colon."""
+    """Whether a word of --fix, --allow or --forbid is a pin of modules: names of configurations contain no colon."""
     return ":" in word.partition("=")[0]
 
 
 def apart(given: Mapping[str, Iterable[str]]) -> tuple[dict[str, list[str]], tuple[ModulePin, ...]]:
-    """What options say of configurations, option by option, and what they say of modules."""
+    """Separate, per option, what is asked of configurations from what is asked of modules."""
     plain: dict[str, list[str]] = {}
     found: dict[ModulePin, None] = {}
     for option, texts in given.items():
@@ -84,7 +84,7 @@ def apart(given: Mapping[str, Iterable[str]]) -> tuple[dict[str, list[str]], tup
 
 
 def read_module_pin(word: str, option: str) -> ModulePin:
-    """Read one; whether the model has such modules is for `resolved` to say."""
+    """Read one pin; `resolved` checks that the model has such modules."""
     place = f"--{option} {word}"
     head, _, listed = (part.strip() for part in word.partition("="))
     pattern, _, what = (part.strip() for part in head.rpartition(":"))
@@ -122,7 +122,7 @@ def _known_values(values: Iterable[str], known: Sequence[str], place: str) -> No
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Whether a pattern means a module of this path, or one that it is inside of."""
+    """Whether a pattern matches a module path, or a module that contains it."""
     return _covers(tuple(pattern.split(".")), tuple(path.split(".")), inside=True)
 
 
@@ -136,7 +136,8 @@ def _covers(pattern: tuple[str, ...], path: tuple[str, ...], *, inside: bool) ->
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """One operator of a body: its words, its module and the weights that it reads, by their paths inside the block."""
+    """One operator of a body, as patterns see it: its words, its module, and the weights that it reads, by their paths
+    inside the block."""
 
     op: Op
     words: Words
@@ -144,7 +145,7 @@ class _Place:
     weights: tuple[str, ...]
 
     def meant(self, pattern: str, block: str) -> bool:
-        """Whether a pattern means it, or a weight of it, in one block."""
+        """Whether a pattern matches the operator, or one of its weights, in one block."""
         if covers(pattern, joined(block, self.module)):
             return True
         own = tuple(pattern.split("."))
@@ -152,8 +153,8 @@ class _Place:
 
 
 def _places(fold: Fold, body: Body) -> Iterator[_Place]:
-    """Operators of which something can be asked: not tables, which are made whole everywhere, nor what is made of
-    parameters alone, which lies as its readers want it."""
+    """Operators that pins may address: all but tables, which are replicated everywhere, and values computed from
+    parameters alone, which lie as their readers want."""
     graph, found = body.graph, loops_of(Same(fold))[body.name]
     words, weights = Words(graph, found), of_weights(Same(graph))
     sampled = {value for value in graph.types if any(stem(name) == "b" for dim in found.dims[value] for name in dim)}
@@ -191,7 +192,7 @@ def module_paths(fold: Fold) -> tuple[str, ...]:
 
 
 def resolved(pins: Sequence[ModulePin], fold: Fold) -> Pinned:
-    """What pins ask of every operator of a model."""
+    """The options that pins leave to every operator of a model."""
     return _resolved(tuple(pins), Same(fold))
 
 
@@ -212,7 +213,7 @@ def _resolved(pins: tuple[ModulePin, ...], held: Same[Fold]) -> Pinned:
 
 
 class _Asks:
-    """One pin, and what of the model it has met."""
+    """One pin, and the operators of the model that it has matched."""
 
     def __init__(self, pin: ModulePin, fold: Fold) -> None:
         self.pin, self.fold = pin, fold
@@ -222,7 +223,8 @@ class _Asks:
             _known_values(pin.values, (*dict.fromkeys(loops), NO_CUT["split"]), str(pin))
 
     def of(self, place: _Place, blocks: Sequence[str]) -> bool:
-        """Whether it means an operator. Must: in all blocks that share its plan, or in none."""
+        """Whether the pin matches an operator. It must match in all blocks that share the operator's plan, or in
+        none."""
         meant = [place.meant(self.pin.pattern, block) for block in blocks]
         if any(meant) and not all(meant):
             first, other = (joined(blocks[meant.index(which)], place.module) for which in (True, False))
@@ -237,7 +239,7 @@ class _Asks:
         return not set(known).isdisjoint(self.pin.values)
 
     def check(self) -> None:
-        """Must: it has met something."""
+        """Check that the pin has matched something."""
         if self.met:
             return
         if self.known:
@@ -261,7 +263,7 @@ class _Asks:
 
 
 def _left(what: str, place: _Place, pins: Sequence[ModulePin], block: str) -> frozenset[str] | None:
-    """The words that pins leave to an operator; None if that is all."""
+    """The words that pins leave to an operator; None if they leave all."""
     known, own = place.words.known(place.op, what), [pin for pin in pins if pin.what == what]
     left = set(known)
     for pin in own:
@@ -276,7 +278,7 @@ def _left(what: str, place: _Place, pins: Sequence[ModulePin], block: str) -> fr
 
 
 def check_held(decisions: Decisions, fold: Fold, pins: Sequence[ModulePin]) -> None:
-    """Must: the plan does what pins ask of every operator, whoever made it. Raises `ModulePinUnmet`."""
+    """Check that a plan does what pins ask of every operator, whoever made the plan. Raises `ModulePinUnmet`."""
     asked, found = resolved(pins, fold), loops_of(Same(fold))
     meshes = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
     for plan in decisions.plans:

@@ -20,7 +20,7 @@ OBJECTIVES = ("time", "cost", "memory")
 
 
 def price_per_s(cluster: Cluster) -> float:
-    """What all devices of a cluster cost in a second."""
+    """Price of all devices of a cluster per second."""
     for pool in cluster.pools:
         if pool.price is None:
             raise PriceMissing(
@@ -32,7 +32,7 @@ def price_per_s(cluster: Cluster) -> float:
 
 
 def check_objective(name: str, cluster: Cluster) -> None:
-    """Must: an objective that plans for this cluster can be compared by."""
+    """Check that plans for this cluster can be compared by an objective."""
     if name not in OBJECTIVES:
         meant = nearest(name, OBJECTIVES)
         raise ObjectiveUnknown(
@@ -45,7 +45,7 @@ def check_objective(name: str, cluster: Cluster) -> None:
 
 
 def score(name: str, prediction: Prediction, cluster: Cluster) -> float:
-    """What a plan is compared by, in seconds, money or bytes."""
+    """The figure by which a plan is compared: seconds, money or bytes."""
     if name == "cost":
         return prediction.step_time_s * price_per_s(cluster)
     return prediction.peak_memory_bytes if name == "memory" else prediction.step_time_s

@@ -19,14 +19,14 @@ GLOBAL_BATCH_KEY = "global_batch"
 
 
 def pin(name: str, value: object) -> Any:
-    """The value of a pin, as a configuration holds it."""
+    """The schema of a pinned value, as a configuration holds it."""
     if type(value) not in (int, str, bool) or len(str(value)) > LONGEST:
         raise PinValue(place=name, cause=f"it is {shown(value)}", fix="give a number, a word or a switch")
     return read({name: value}, "pin").given[name]
 
 
 def _in_config(name: str, value: object) -> Any:
-    """The value of a configuration, which says how it is open where it is."""
+    """The schema of a configuration's value, or of the mark that leaves it open."""
     held = KNOBS[name].open
     if held is not None and value in (0, "") and type(value) is type(plain(held)):
         return held
@@ -45,7 +45,7 @@ def _config_key(name: str) -> Any:
 
 
 def _wished(name: str, value: object) -> Any:
-    """A value that a name may have, or must not, as it stands: layers of stages may be a list."""
+    """The schema of a value that is allowed or ruled out as it stands; layers of stages may be a list."""
     if isinstance(value, list) and name == "stage_blocks" and all(type(one) is int for one in value):
         pin(name, "+".join(map(str, value)))
         return tuple(value)
@@ -90,15 +90,15 @@ LINE: FileForm[Table] = FileForm(
 
 
 def pins_of(table: Any) -> Pins:
-    """The pins of a line."""
+    """Read the pins of a line."""
     return Pins(**{name: getattr(table, name) for name in NAMES})
 
 
 def constraints_of(table: Any) -> dict[str, tuple[Any, ...]]:
-    """The values of a table by name."""
+    """Read a table of values by name."""
     return {name: getattr(table, name) for name in NAMES if name in table.model_fields_set}
 
 
 def config_of(table: Any) -> Config:
-    """The configuration of a table."""
+    """Read the configuration of a table."""
     return Config(**dict(table))

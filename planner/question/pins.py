@@ -111,8 +111,8 @@ class Config:
     """What nobody asked for and how else it may be, the preferred value first in its field: until it is settled."""
 
     def workable(self, judge: Callable[[Config], object]) -> Config:
-        """The first way to fill in what is open that nothing speaks against, with as little as possible otherwise than
-        preferred. Raises what speaks against the preferred way if something does against all."""
+        """The first way to fill in the open values to which nothing objects, as close to the preferred way as possible.
+        If all ways are refused, the refusal of the preferred one is raised."""
         refusal: MeshwrightError | None = None
         for ways in sorted(product(*(range(len(others) + 1) for _, others in self.open)), key=_otherwise):
             chosen: dict[str, Any] = {
@@ -129,36 +129,36 @@ class Config:
         raise refusal
 
     def __str__(self) -> str:
-        """As --fix takes it: the degrees, and whatever else is not as it starts."""
+        """The configuration as --fix takes it: the degrees, and every other value that differs from its default."""
         usual = QUIET | {"sp": self.tp > 1, "zigzag": self.cp > 1}
         return ",".join(f"{name}={word(value)}" for name, value in self.to_json().items() if usual.get(name) != value)
 
     @property
     def batch(self) -> int:
-        """Sequences that all copies together run at a time."""
+        """Sequences that all copies process together at a time."""
         return self.mbs * self.dp
 
     @property
     def compute(self) -> tuple[Value, ...]:
-        """What decides how the operators of bodies are split: equal ones share that."""
+        """The values that decide how the operators of bodies are split, as a key."""
         return self.tp, self.dp, self.cp, self.ep, self.etp, self.mbs, self.sp, self.context, self.zigzag
 
     @property
     def kind(self) -> tuple[Value, ...]:
-        """What decides the plans of bodies: equal kinds share them."""
+        """The values that decide the plans of bodies, as a key: configurations of one kind share them."""
         return *self.compute, self.zero, self.shard, self.regather, self.recompute
 
     def to_json(self) -> dict[str, Value]:
-        """Every field."""
+        """Every field, by name."""
         return {name: plain(getattr(self, name)) for name in NAMES}
 
     @property
     def sharding(self) -> Sharding:
-        """What copies share out."""
+        """The tensors of a parameter that its copies share out (ZeRO)."""
         return ZERO[self.zero]
 
     def degrees(self) -> Degrees:
-        """What the names mean."""
+        """The degrees that the configuration's names stand for."""
         shared = dict(zip(SHARED, _shared(self), strict=True))
         shared["split"] = self.split or SPLITS[0]
         return Degrees(**shared, sequence_parallel=self.sp)
@@ -172,12 +172,12 @@ _shared = attrgetter(*SHARED)
 
 
 def plain(value: Any) -> Value:
-    """A value as --fix and JSON have it."""
+    """A value in the form that --fix and JSON use."""
     return "+".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def word(value: object) -> str:
-    """A value as text; a switch is on or off."""
+    """A value as text; a switch reads on or off."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
@@ -186,18 +186,19 @@ QUIET = {name: plain(one.default) for name, one in KNOBS.items() if not one.show
 
 
 def _otherwise(ways: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """How many names are otherwise than preferred; then the names of the first ones last."""
+    """Sort key of ways to fill in open values: the number of values that differ from the preferred ones, then which
+    ones."""
     return sum(way > 0 for way in ways), ways
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Pins:
-    """What is fixed, by name; what is not there is open. `parse` and `read` see to it that a name may be so."""
+    """Pinned values, by name; a name that is missing is open. `parse` and `read` check the values."""
 
     given: Mapping[str, Any]
 
     def __init__(self, **given: Any) -> None:
-        """None is open, too."""
+        """Keep the given values; None means open."""
         if unknown := given.keys() - KNOBS:
             raise TypeError(f"no names of a configuration: {', '.join(sorted(unknown))}")
         object.__setattr__(self, "given", {name: given[name] for name in NAMES if given.get(name) is not None})
@@ -207,15 +208,15 @@ class Pins:
 
     @property
     def config(self) -> Config:
-        """What is fixed, and the rest as it starts."""
+        """The configuration with these values pinned, and defaults for all others."""
         return Config(**self.given)
 
     def over(self, others: Pins) -> Pins:
-        """These pins, and the others where these leave something open."""
+        """These pins on top of others."""
         return Pins(**{**others.given, **self.given})
 
     def to_json(self) -> dict[str, Value]:
-        """What is pinned."""
+        """The pinned values, by name."""
         return {name: plain(value) for name, value in self.given.items()}
 
 
@@ -223,7 +224,7 @@ class Pins:
 
 
 def parse(texts: Iterable[str]) -> Pins:
-    """The values of --fix, one or more."""
+    """Read the values of --fix, which may be given several times."""
     found: dict[str, str] = {}
     for word in (word.strip() for text in texts for word in text.split(",")):
         if not word:
@@ -243,7 +244,7 @@ def parse(texts: Iterable[str]) -> Pins:
 
 
 def read(found: Mapping[str, object], place: str) -> Pins:
-    """Pins from names and values, text or as JSON has them."""
+    """Read pins from names and values, as text or as JSON has them."""
     return Pins(**{name: _value(name, value, place) for name, value in found.items()})
 
 
@@ -274,7 +275,7 @@ def _value(name: str, value: object, place: str) -> Any:
 
 
 def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> Config:
-    """The configuration that these pins mean on so many ranks."""
+    """The configuration that pins mean on a number of ranks."""
     pins = _staged(pins)
     asked = pins.config
     tp, pp, cp = asked.tp, asked.pp, asked.cp
@@ -323,7 +324,7 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
 
 
 def _staged(pins: Pins) -> Pins:
-    """With as many stages as layers are given for."""
+    """The pins with as many stages as they list layers for."""
     asked = pins.config
     stages = len(asked.stage_blocks)
     if "pp" not in pins and stages and stages % asked.vp == 0:
@@ -334,7 +335,7 @@ def _staged(pins: Pins) -> Pins:
 
 
 def _copies(asked: Config, ranks: int, *, left: bool) -> int:
-    """dp, as pinned or as it is left over."""
+    """The degree of data parallelism: pinned, or whatever ranks remain."""
     others = {"tp": asked.tp, "cp": asked.cp, "pp": asked.pp}
     dp = max(1, ranks // prod(others.values())) if left else asked.dp
     check_ranks(others | {"dp": dp}, ranks)
@@ -342,7 +343,7 @@ def _copies(asked: Config, ranks: int, *, left: bool) -> int:
 
 
 def _batches(pins: Pins, asked: Config, dp: int, global_batch: int, place: str) -> tuple[int, int]:
-    """Sequences of a micro-batch, and the number of micro-batches."""
+    """The sequences of a micro-batch, and the number of micro-batches."""
     if "microbatches" in pins and "mbs" not in pins:
         mbs, rest = divmod(global_batch, dp * asked.microbatches)
         if rest or not mbs:

@@ -54,18 +54,18 @@ MOST_BODIES = 8192
 
 
 def price_of(cluster: Cluster, profile: Profile | None = None, books: Books | None = None) -> Price:
-    """How a program is priced on a cluster. What programs have in common is priced once."""
+    """The evaluator of a cluster. What programs have in common is priced once."""
     return Evaluator(cluster, profile or published(), books)
 
 
 @lru_cache(maxsize=64)
 def _at_batch(workload: Workload, global_batch: int) -> Workload:
-    """One object for all configurations: as a key, that is quicker to compare."""
+    """The workload at a batch, as one object for all configurations: as a key, that is quicker to compare."""
     return replace(workload, global_batch=global_batch)
 
 
 def target_of(name: str) -> Capabilities:
-    """What a target can do."""
+    """The capabilities of a target, by name."""
     if name not in TARGETS:
         meant = nearest(name, TARGETS)
         raise WorkloadImpossible(
@@ -77,7 +77,7 @@ def target_of(name: str) -> Capabilities:
 
 
 def layers_of(fold: Fold) -> int:
-    """Calls of repeated blocks."""
+    """The number of layers: calls of repeated blocks."""
     return sum(segment.calls for segment in fold.segments if not segment.glue)
 
 
@@ -111,14 +111,14 @@ class Folds:
         return self.captured
 
     def calls(self, reference: str, batch: int) -> Calls:
-        """How the model, which this names, is called; watched once. Raises `EmissionModel`."""
+        """The calls of the model that `reference` names, watched once. Raises `EmissionModel`."""
         if self.watched is None:
             stacks = self.first(LEAST_BATCH).stacks
             self.watched = calls_of(self.source, reference, batch=LEAST_BATCH, seq=self.seq, stacks=stacks)
         return replace(self.watched, constants=self.constants(batch))
 
     def constants(self, batch: int) -> Mapping[str, Constant]:
-        """How constants are made at this batch, by the laws of the fold at it.
+        """The constants of the model at this batch, as the fold's laws make them.
 
         The model is captured once more, at twice the batch, where the sizes of some follow from it.
         """
@@ -150,7 +150,7 @@ class Folds:
         return made
 
     def _again(self, batch: int) -> Captured:
-        """Written in proportion to two captures, or captured once more."""
+        """The fold for another batch: in proportion to two captures, or captured once more."""
         try:
             double = self._doubled()
             if batch == 2 * self.captured_at:
@@ -160,7 +160,7 @@ class Folds:
             return self._capture(batch)
 
     def _capture(self, batch: int) -> Captured:
-        """In the dtype that is asked for, if the model runs in it."""
+        """Capture the model in the dtype that is asked for, or in the one that it runs in."""
         try:
             captured = capture(self.source, batch=batch, seq=self.seq, seed=self.seed)
         except MeshwrightError as refused:
@@ -180,7 +180,7 @@ class Folds:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What configurations have in common."""
+    """The question that all configurations answer: model, ranks, workload, target and evaluator."""
 
     folds: Folds
     ranks: int
@@ -198,7 +198,7 @@ class Setting:
         return self.folds.at(config.batch)
 
     def settled(self, config: Config, global_batch: int) -> Config:
-        """The configuration with nothing open: filled in as is preferred, otherwise where that cannot be, on whatever
+        """The configuration with no value open: preferred values where possible, others where not, on however many
         ranks it takes."""
         if not config.open:
             return config
@@ -215,7 +215,7 @@ class Setting:
         return config.workable(judge)
 
     def decisions(self, config: Config, global_batch: int) -> Decisions:
-        """The plan that a configuration means, if the model can have it."""
+        """The plan that a configuration stands for. Raises what the model, the target or the constraints refuse."""
         fold, degrees = self.fold(config), self.ran(config).degrees()
         check(degrees, fold, self.ranks, global_batch)
         return self.allowed(self.template(fold, degrees), fold)
@@ -226,12 +226,11 @@ class Setting:
         return replace(config, **otherwise) if otherwise else config
 
     def template(self, fold: Fold, degrees: Degrees) -> Decisions:
-        """The plan that degrees mean, and what is asked of modules."""
+        """The plan that degrees stand for, changed by what is asked of modules."""
         return template(fold, degrees, self.target.target, resolved(self.modules, fold))
 
     def allowed(self, decisions: Decisions, fold: Fold) -> Decisions:
-        """A plan in the style of the workload, if the target can have it and it does what is asked of
-        names and modules."""
+        """A plan in the workload's execution style, after the target and the constraints have accepted it."""
         if self.modules:
             check_held(decisions, fold, self.modules)
         if self.constraints.only or self.constraints.never:
@@ -243,7 +242,7 @@ class Setting:
         return made
 
     def program(self, config: Config, global_batch: int) -> Program:
-        """The program that carries it out."""
+        """The program of a configuration."""
         return self.lowered(self.fold(config), self.decisions(config, global_batch), global_batch)
 
     def body(self, config: Config, name: str) -> BodyProgram:
@@ -257,7 +256,7 @@ class Setting:
         return lower_one(graph, plan, mesh, self.target.lowering(), self.workload, self.room())
 
     def room(self) -> BodyCache:
-        """Body programs made before, as many as are kept."""
+        """The cache of body programs, emptied when it is full."""
         if len(self.bodies) > MOST_BODIES:
             self.bodies.clear()
         return self.bodies
@@ -269,18 +268,18 @@ class Setting:
         return lower(fold, decisions, lowering, workload, self.room())
 
     def predict(self, config: Config, global_batch: int) -> Prediction:
-        """What it costs."""
+        """The price of a configuration."""
         return self.price(self.program(config, global_batch))
 
     def unwritten(self, config: Config) -> tuple[str, ...]:
-        """What is to be said where `plan emit` will refuse the precision."""
+        """Warnings where `plan emit` will refuse the precision."""
         refused = self.target.unwritten(self.workload, self.fold(config))
         return tuple(
             f"plan emit refuses this plan ({one.code}), {one.place}: {one.cause}; {one.fix}" for one in refused
         )
 
     def cautions(self) -> tuple[str, ...]:
-        """What is to be said where micro-batches would change the result."""
+        """Warnings where micro-batches would change the result."""
         blockers = microbatch(unfolded_short(Same(self.folds.first(LEAST_BATCH).fold)).graph).blockers
         if not blockers:
             return ()

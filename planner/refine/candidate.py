@@ -24,7 +24,7 @@ WORTH = attrgetter("worth")
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """What a schedule made for a plan (`planner.refine.schedule`) stands for.
+    """A schedule made for a plan (`planner.refine.schedule`), compared with what it replaces.
 
     - `before` is the schedule in whose place it is; `before_s` the step with that, 0 where it does not fit.
     """

@@ -38,7 +38,7 @@ class EmptyStages:
 
 
 def _kind(config: Config) -> tuple[object, ...]:
-    """What a change of micro-batches, schedule or storage leaves as it is."""
+    """The values that other micro-batches, schedules or storage leave alone, as a key."""
     return config.tp, config.pp, config.vp, config.cp, config.ep, config.dp
 
 

@@ -98,6 +98,6 @@ class Mixed:
 
 
 def kind_of(config: Config) -> tuple[object, ...]:
-    """What `Mixed` takes from a configuration."""
+    """The values of a configuration that `Mixed` uses, as a key."""
     inside = config.cp, config.ep, config.context, config.zigzag, config.sp
     return *inside, config.batch, config.zero, config.regather, config.recompute, config.offload

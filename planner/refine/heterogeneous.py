@@ -51,15 +51,15 @@ MOST_POOLS = 4
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One group of ranks, and the degrees inside it: those of a pipeline (pp, vp, schedule) are not used. What waits on
-    the host is the same for all parts."""
+    """One group of ranks, with its degrees; those of a pipeline (pp, vp, schedule) are unused. Offloading is the same
+    for all parts."""
 
     ranks: tuple[int, ...]
     degrees: Degrees
 
 
 def neighbours(*inside: Degrees) -> list[Part]:
-    """Parts of neighbouring ranks, from the first on, with these degrees inside."""
+    """Parts on consecutive ranks, from the first on, with these degrees."""
     starts = accumulate((one.stage_ranks for one in inside), initial=0)
     return [Part(tuple(range(start, start + one.stage_ranks)), one) for start, one in zip(starts, inside, strict=False)]
 
@@ -91,7 +91,8 @@ def over_parts(
 
 @lru_cache(maxsize=1024)
 def _named(plan: Same[BodyPlan], mesh: Mesh) -> BodyPlan:
-    """The same object for the same plan and mesh, so that what is lowered from it is known again."""
+    """The body plan under a name for its mesh: the same object for equal arguments, so that what is lowered from it is
+    recognised."""
     words = ",".join(f"{axis.name}{axis.size}" for axis in mesh.axes)
     return replace(plan.of, name=f"{plan.of.name}@{words or 'one'}")
 
@@ -122,9 +123,8 @@ def mixes(
     target: str,
     pins: Pinned = NOTHING_PINNED,
 ) -> Iterator[Decisions]:
-    """Plans, for a fold at this batch, that give every pool stages of its own, or leave a pool idle, with ZeRO,
-    recomputation and micro-batches of these degrees, and with pins; the best by T first, with the pools in every
-    order."""
+    """Plans that give every pool stages of its own, or leave a pool idle, with the ZeRO level, recomputation and
+    micro-batches of these degrees, and with pins; the best by T first, with the pools in every order."""
     pools = _pools(cluster)
     found = [_ways(fold, batch, degrees, ranks, lowered, prices, target, pins) for ranks in pools]
     layers = len(layer_calls(fold))
@@ -158,7 +158,7 @@ def _ways(
     target: str,
     pins: Pinned,
 ) -> list[Way]:
-    """For every number of groups that a pool can be cut into, the fastest ways; what the model refuses is left out."""
+    """The fastest ways to cut a pool, for every number of groups; what the model refuses is left out."""
     found: list[Way] = []
     for groups in divisors(len(ranks)):
         size = len(ranks) // groups
@@ -173,7 +173,7 @@ def _ways(
 
 
 def _inside(degrees: Degrees, size: int) -> Iterator[Degrees]:
-    """Degrees of a group of this size, as far as there are such: tp and dp chosen anew."""
+    """Degrees of a group of this size, with tp and dp chosen anew."""
     for tp in divisors(size):
         dp, rest = divmod(size, tp * degrees.cp)
         if rest or not dp:

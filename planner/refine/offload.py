@@ -36,14 +36,14 @@ class OptimizerOffload:
     """The optimizer's state in the host's memory, and the step made there."""
 
     def accepts(self, search: Search) -> bool:
-        """Whether the target can, the optimizer has a state, its speed on the hosts is known, and nobody asks for
-        something else."""
+        """Whether the target can offload, the optimizer has state, every host's speed is known, and no constraint
+        speaks about offloading."""
         workload = search.setting.workload
         can = may_wait(search, WORD) and bool(workload.states.master or workload.moments)
         return can and _stepped_bytes_per_s(search) > 0
 
     def neighbours(self, search: Search) -> Iterator[Found | None]:
-        """The configurations that look best, with that state on the host."""
+        """The most promising configurations, priced with the optimizer's state on the host."""
         rate = _stepped_bytes_per_s(search)
         found = [one for base in _bases(search) for one in _promising(search, base, rate)]
         for estimate_s, config in nsmallest(MOST_TRIED, found, key=itemgetter(0)):
@@ -52,7 +52,7 @@ class OptimizerOffload:
 
 
 def _stepped_bytes_per_s(search: Search) -> float:
-    """How fast the slowest host makes the step; 0 where one is not known."""
+    """The rate at which the slowest host makes the step; 0 where one is not known."""
     try:
         return min(stepped_bytes_per_s(pool.device) for pool in search.prices.cluster.pools)
     except HostUnknown:
@@ -60,7 +60,7 @@ def _stepped_bytes_per_s(search: Search) -> float:
 
 
 def _bases(search: Search) -> list[Config]:
-    """The quickest by their work that have room for all but that state."""
+    """The quickest kernel configurations that have room for everything but that state."""
     space, floors, most = search.space, search.floors, search.space.most_sequences
     found: list[tuple[float, int, Config]] = []
     for number, base in enumerate(space.bases()):
@@ -75,7 +75,8 @@ def _bases(search: Search) -> list[Config]:
 
 
 def _promising(search: Search, base: Config, bytes_per_s: float) -> Iterator[tuple[float, Config]]:
-    """Configurations of a base that do not fit for that state, with what they may take."""
+    """Configurations of a kernel configuration that lack memory only for that state, with estimates of their step
+    time."""
     workload = search.setting.workload
     host_s = step_bytes_per_element(workload) / ((workload.states.master + workload.moments) * bytes_per_s)
     try:

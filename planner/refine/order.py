@@ -60,8 +60,8 @@ def one_of_each_kind(plans: Sequence[Candidate], bench: Bench) -> Iterable[Candi
 
 
 def talkative(plans: Sequence[Candidate], bench: Bench) -> Iterable[Candidate]:
-    """Of what was priced, the fastest without what its ranks tell each other, if that would be faster than all plans:
-    its ranks may all do the same instead."""
+    """The configuration that would be fastest without communication, if that would be faster than all plans: its ranks
+    may all do the same instead."""
     taken = {one.origin for one in plans}
     least_s = min((one.step_s for one in plans), default=0.0)
     ranked = sorted(bench.search.found.values(), key=lambda one: (silent_s(one.prediction), str(one.config)))

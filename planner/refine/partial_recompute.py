@@ -1,4 +1,4 @@
-"""Plans between those of the space: of every stage the first few layers computed again, or what they keep on the host.
+"""Plans that treat only the first few layers of every stage: recomputed, or with their activations offloaded.
 
 The space knows recomputation of all layers or of none. A configuration that computes nothing again, would be faster
 than the answer and is a little too full may fit with a few layers treated so, at a fraction of what all of them cost:
@@ -38,7 +38,7 @@ WORTH = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The first few layers of every stage treated in one way. `whole`: all of them may be.
+    """An improvement that treats the first few layers of every stage in one way. `whole`: all of them may be.
 
     `name` is that of a knob, whose value is the `word` and how many layers.
     """
@@ -48,7 +48,7 @@ class Partial:
     whole: bool
 
     def accepts(self, search: Search) -> bool:
-        """Whether there is an answer to be faster than, the target can, and nobody asks for something else."""
+        """Whether there is an answer to beat, the target can, and no constraint speaks about it."""
         if search.best is None or "none" not in search.space.recompute():
             return False
         if self.name == "offload":
@@ -92,8 +92,8 @@ OFFLOADED = Partial("offload", "activations", whole=True)
 
 @dataclass(frozen=True, slots=True)
 class Treated:
-    """What it costs at least that activations of a micro-batch of a base need no room: computed again, or sent to the
-    host and back behind the work of other layers."""
+    """Least costs of freeing the activations of a micro-batch: recomputed, or sent to the host and back behind the work
+    of other layers."""
 
     work_s: float
     """Of the micro-batch itself."""
@@ -115,13 +115,13 @@ class Treated:
         return Treated(work_s, 2 * kept / wire, 2 * work_s / 3)  # there behind a third of the work, forward, and back
 
     def seconds(self, share: float) -> float:
-        """Of this share of all activations, for one micro-batch on all stages."""
+        """Seconds to treat this share of all activations, for one micro-batch on all stages."""
         return max(0.0, share * self.treated_s - self.behind_s)
 
 
 def bases(search: Search, way: Partial) -> list[Config]:
-    """Bases of the kinds that were priced, the quickest kinds first (plans that a person would write are among them,
-    whether they fit or not), that compute nothing again: of each the quickest, with what does not fit treated."""
+    """Kernel configurations without recomputation, of the kinds that were priced, the quickest kinds first: of each
+    kind the quickest, with whatever does not fit treated."""
     space, floors = search.space, search.floors
     room = floors.common.capacity - floors.common.with_runtime(0.0)
     ranked = sorted(search.found.values(), key=lambda one: (one.step_s, str(one.config)))
@@ -149,8 +149,8 @@ def _kind(config: Config) -> tuple[object, ...]:
 
 
 def promising(search: Search, base: Config, way: Partial) -> Iterator[tuple[float, Config]]:
-    """Configurations of a base that do not fit as they are, with what they may take if they did, where that is less
-    than the answer takes."""
+    """Configurations of a kernel configuration that do not fit as they are, with estimates of their step time once they
+    do, where that beats the answer."""
     space, most, treated = search.space, WORTH * search.upper_s, Treated.of(search, base, way)
     try:
         bounds = Bounds(search.common, search.floors.priced(base))
@@ -173,13 +173,13 @@ def promising(search: Search, base: Config, way: Partial) -> Iterator[tuple[floa
 
 
 def may_wait(search: Search, kind: str) -> bool:
-    """Whether the target can have this in the host's memory, which is another one than the devices', and nobody asks
-    for anything of the kind."""
+    """Whether the target can keep this in the host's memory, that memory is not the devices' own, and no constraint
+    speaks about offloading."""
     can = any(line.name == kind for line in search.space.target.offload)
     apart = all(pool.device.host_link.kind != LOOPBACK for pool in search.prices.cluster.pools)
     return can and apart and unasked(search, "offload")
 
 
 def unasked(search: Search, name: str) -> bool:
-    """Whether nobody asks for values of the name."""
+    """Whether no constraint speaks about a name."""
     return not any((search.space.constraints.only.get(name, ()), search.space.constraints.never.get(name, ())))

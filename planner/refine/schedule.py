@@ -71,13 +71,13 @@ class OwnSchedule:
     among: tuple[Candidate, ...] = ()
 
     def accepts(self, plan: Candidate, bench: Bench) -> bool:
-        """Whether it is granted, and the target can run one."""
+        """Whether the constraints allow it, and the target can run one."""
         can = CUSTOM in {line.name for line in bench.search.space.target.schedules}
         return can and bench.asked.constraints.grants("schedule", CUSTOM)
 
     def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
-        """The best with such a schedule that code is written for: where one was asked for even if none is better, with
-        more work. What was too large to try is noted."""
+        """The best plan with such a schedule that code is written for; where one was asked for, even if none is better,
+        and with more work. Schedules too large to try are noted."""
         plans, asked = self.among or (plan,), bench.asked.constraints.made_only
         best = min(plans, key=WORTH)
         found: Candidate | None = None
@@ -118,7 +118,7 @@ def _is_better(made: Candidate, best: Candidate) -> bool:
 
 
 def job_of(step: Step) -> Job:
-    """What a program asks to be ordered; as it is ordered now, weight gradients are apart or not."""
+    """The job of ordering a program's actions; weight gradients are apart or not, as in the program."""
     ran = step.ran()
     return Job(
         shape=work_of(step.program).shape,
@@ -133,7 +133,7 @@ def job_of(step: Step) -> Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """A plan, and a job that it is."""
+    """A plan, with the job of ordering its actions."""
 
     bench: Bench
     plan: Candidate
@@ -146,15 +146,15 @@ class _Case:
 
     @property
     def least_s(self) -> float:
-        """What no order of it takes less than."""
+        """The lower bound on the step time under any order."""
         return floor_s(self.job) * self.straggling
 
     def promises(self, best: Candidate) -> bool:
-        """Whether there may be enough to gain over a plan."""
+        """Whether it may be enough faster than a plan."""
         return not self.plan.prediction.fits or self.least_s <= (1 - POSSIBLE) * best.step_s
 
     def with_layers(self, counts: Counts) -> _Case | None:
-        """The same plan with so many layers in each stage; None if it cannot be."""
+        """The case of the plan with so many layers in each stage; None if it cannot be."""
         config = self.plan.config
         try:
             plan = replace(
@@ -168,8 +168,8 @@ class _Case:
             return None
 
     def made(self, budget: Budget, *, certify: bool) -> Candidate | None:
-        """The plan with the best order that was found; its own, if none is known to fit. None if the target cannot run
-        such lists."""
+        """The plan with the best order that was found, or with its own order if none is known to fit; None if the
+        target cannot run such lists."""
         job, answer = self.job, schedule(self.job, [self.lists], budget)
         if answer is None:
             return self.priced(as_job(job, self.lists), self.least_s)
@@ -181,7 +181,7 @@ class _Case:
         return self.priced(best.lists, least_s * self.straggling)
 
     def priced(self, lists: Lists, least_s: float) -> Candidate | None:
-        """The plan with these lists."""
+        """The plan with these action lists, priced."""
         plan, before = self.plan, self.plan.decisions.schedule
         work = WorkLists(self.job.shape, lists)
         texts = tuple(tuple(map(str, actions)) for actions in decode(work))
@@ -201,7 +201,7 @@ class _Case:
 
 
 def _cases(plans: Sequence[Candidate], bench: Bench) -> Iterator[_Case]:
-    """Every plan that is a pipeline, in every way to run its backward passes."""
+    """The cases of every plan that is a pipeline, one for every way to run its backward passes."""
     for plan in plans:
         if len(plan.decisions.groups) == 1:
             continue
@@ -214,7 +214,7 @@ def _cases(plans: Sequence[Candidate], bench: Bench) -> Iterator[_Case]:
 
 
 def _ways(program: Program) -> Iterator[Program]:
-    """A program with weight gradients apart, and as it is where they are not."""
+    """The program with weight gradients apart, and as it is if they are not."""
     work = work_of(program)
     apart = in_halves(work.lists)
     if apart == work.lists:
@@ -229,8 +229,8 @@ def _ways(program: Program) -> Iterator[Program]:
 
 
 def _shared_again(case: _Case, made: Candidate, bench: Bench, *, looks: int) -> tuple[Candidate, _Case]:
-    """The plan, and its case, with single layers moved away from the group that bounds it, as long as a schedule made
-    for that is faster. `looks` is for how many ways to share them out a bound may be asked for."""
+    """The plan and its case after moving single layers away from the group that bounds it, as long as a schedule made
+    for that is faster. `looks` limits the number of ways to share layers out that are bounded."""
     best, seen = made, {made.counts}
     while True:
         found = []
@@ -252,7 +252,7 @@ def _shared_again(case: _Case, made: Candidate, bench: Bench, *, looks: int) -> 
 
 
 def _moves(case: _Case) -> Iterator[Counts]:
-    """Layers of the stages with one less in the group whose bound is greatest and one more elsewhere, where it is least
+    """Layers of the stages with one less in the group with the greatest bound and one more elsewhere, the least bounds
     first."""
     job, counts = case.job, case.plan.counts
     bounds = [group_floor_s(job, group) for group in range(len(job.shape.stages))]

@@ -1,4 +1,4 @@
-"""How many layers each stage of a pipeline runs: by dynamic programming from the last stage, ends and memory counted.
+"""Layers of every stage, by dynamic programming from the last stage, with embedding, head and memory counted.
 
     Decisions, Fold -> counts of layers, and the Decisions that are cut so
 
@@ -58,7 +58,8 @@ _SAME = 1e-9
 
 
 def recut(decisions: Decisions, fold: Fold, counts: Sequence[int]) -> Decisions:
-    """The plan with so many layers in each stage. What runs somewhere on a mesh may run on all stages of it."""
+    """The plan with so many layers in each stage. A body plan that is used somewhere on a mesh may be used by all
+    stages of that mesh."""
     return _at(decisions, fold, cuts_at(fold, counts))
 
 
@@ -87,7 +88,7 @@ def _at(decisions: Decisions, fold: Fold, cuts: Iterable[tuple[int, int]]) -> De
 
 
 def _plans_at_hand(decisions: Decisions) -> list[list[BodyPlan]]:
-    """For every stage the plans that are made for its mesh; those for the first calls of a body before the others."""
+    """The body plans for every stage's mesh; those for the first calls of a body before the others."""
     meshes = {stage.mesh for stage in decisions.stages}
     found = []
     for stage in decisions.stages:
@@ -109,7 +110,7 @@ class Cell:
 
 
 class Cells:
-    """What every stage of a plan takes with every range of layers; read a whole program's stages at a time."""
+    """The cells of a plan: every stage with every range of layers, read a whole program at a time."""
 
     def __init__(self, decisions: Decisions, fold: Fold, lowered: Lowered, prices: Prices) -> None:
         self.decisions, self.fold, self.prices = decisions, fold, prices
@@ -127,8 +128,8 @@ class Cells:
         self._found: dict[tuple[int, tuple[str, ...]], Cell | None] = {}
 
     def _first_alike(self) -> list[int]:
-        """For every stage the first one that has the same cells: where memory is not its own, nor devices or meshes
-        differ, nor calls share parameters, one on which every body costs the same."""
+        """The first stage with the same cells, for every stage. Where stages share memory, and neither devices nor
+        meshes differ, nor calls share parameters: the first one on which every body costs the same."""
         several = len({stage.mesh for stage in self.decisions.stages}) > 1
         if self.alone or several or self.fold.tied or self.prices.cluster.kinds:
             return list(range(self.stages))
@@ -138,12 +139,12 @@ class Cells:
         return Step(self.prices, program, program.workload).first
 
     def range_of(self, stage: int, first: int, last: int) -> tuple[int, int]:
-        """The calls of a stage that runs layers first .. last: what stands between layers goes with the one before."""
+        """The calls of a stage that runs layers first .. last; calls between layers go with the layer before them."""
         begin = self.starts[first] if stage else 0
         return begin, self.starts[last] if stage < self.stages - 1 else len(self.calls)
 
     def get(self, stage: int, first: int, last: int) -> Cell | None:
-        """A cell that was read; None if there is nothing to run, or no plan to run it by."""
+        """A cell that was read; None if it has nothing to run, or no plan to run it by."""
         begin, end = self.range_of(stage, first, last)
         return self._found.get((self.like[stage], self.bodies[begin:end]))
 
@@ -180,7 +181,7 @@ class Cells:
             self._found[self.like[stage], self.bodies[begin:end]] = Cell(seconds, not held or held[stage].fits)
 
     def _one_by_one(self, cuts: Cuts, stages: Sequence[int]) -> None:
-        """Some stage has no plan for what it would run: it has no such cell."""
+        """Read cells one by one where a stage has no plan for what it would run; that cell is None."""
         usual = tuple((stage.first, stage.last) for stage in self.decisions.stages)
         for stage in stages:
             begin, end = cuts[stage]
@@ -191,7 +192,7 @@ class Cells:
 
 
 def _with_all_plans(decisions: Decisions) -> Decisions:
-    """The plan with every body plan lowered, also those that no stage uses as it is cut now."""
+    """The plan with every body plan lowered, also those that no stage uses at present."""
     plans = _plans_at_hand(decisions)
     stages = tuple(
         replace(stage, plans=tuple(plan.name for plan in found))
@@ -205,8 +206,8 @@ def _with_all_plans(decisions: Decisions) -> Decisions:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The stages from one on, cut in one way: the slowest stage's seconds, the sum of all, and of their squares, which
-    is least where they are alike."""
+    """The stages from one on, cut in one way: seconds of the slowest stage, their sum, and the sum of their squares,
+    which is least where stages are alike."""
 
     slowest_s: float
     sum_s: float
@@ -214,14 +215,14 @@ class _Tail:
     counts: Counts
 
     def after(self, seconds: float, layers: int) -> _Tail:
-        """With a stage before them."""
+        """The tail with a stage in front."""
         return _Tail(
             max(seconds, self.slowest_s), seconds + self.sum_s, seconds**2 + self.squares, (layers, *self.counts)
         )
 
 
 def best_cuts(cells: Cells, *, most: int = BEST_CUTS) -> list[tuple[float, Counts]]:
-    """The cuts that fit with the least T, and their T."""
+    """The cuts that fit with the least T, each with its T."""
     fronts = _tails(cells)
     pace = (cells.program.microbatches - 1) * _per_group(cells)
     found = sorted((pace * tail.slowest_s + tail.sum_s, tail.squares, tail.counts) for tail in fronts)
@@ -233,7 +234,7 @@ def _per_group(cells: Cells) -> int:
 
 
 def _tails(cells: Cells) -> list[_Tail]:
-    """Of all cuts of the whole model those that none beats in both the slowest stage and the sum."""
+    """Cuts of the whole model that no other beats in both the slowest stage and the sum."""
     lengths = _lengths(cells)
     total, last = cells.layers, cells.stages - 1
     after: dict[int, list[_Tail]] = {total: [_Tail(0.0, 0.0, 0.0, ())]}
@@ -267,8 +268,8 @@ def _undominated(tails: list[_Tail]) -> list[_Tail]:
 
 
 def _lengths(cells: Cells) -> list[int]:
-    """Read cells of one layer more after another; for every stage, the layers beyond which it is too slow or too full
-    whichever they are."""
+    """The most layers of every stage, beyond which it is too slow or too full whichever they are. Reads cells of one
+    layer more after another."""
     bound = _bound_s(cells)
     pace = (cells.program.microbatches - 1) * _per_group(cells) + 1
     longest, growing = [0] * cells.stages, set(range(cells.stages))
@@ -289,14 +290,15 @@ def _lengths(cells: Cells) -> list[int]:
 
 
 def _starts(cells: Cells, stage: int, firsts: range) -> Sequence[int]:
-    """Where ranges of a stage may begin: the first stage at the first layer, the last so that it ends at the last."""
+    """The layers at which a stage may begin: the first stage at the first layer, the last so that it ends at the
+    last."""
     if stage == 0:
         return firsts[:1]
     return firsts[-1:] if stage == cells.stages - 1 else firsts
 
 
 def _bound_s(cells: Cells) -> float:
-    """T of the plan as it is cut, which the best need not exceed; infinite if that does not fit."""
+    """T of the plan as it is cut, which the best cut need not exceed; infinite if the plan does not fit."""
     counts = counts_of(cells.decisions, cells.fold)
     firsts = [sum(counts[:stage]) for stage in range(len(counts))]
     ranges = [(stage, first, first + count) for stage, (first, count) in enumerate(zip(firsts, counts, strict=True))]
@@ -314,7 +316,7 @@ def _bound_s(cells: Cells) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Layers shared out for the fastest step that fits, as far as `limit` prices go."""
+    """An improvement: layers shared out for the fastest step that fits, as far as `limit` prices go."""
 
     limit: int = MOST_PRICED
 
@@ -362,7 +364,8 @@ class _Moves:
 
     @staticmethod
     def _moved(plan: Candidate) -> Iterator[Counts]:
-        """Single layers moved away from the stage that is slowest, or lacks most, or of few from any."""
+        """Counts with a single layer moved away from the stage that is slowest, or lacks most; with few stages, from
+        any."""
         stages, counts = plan.prediction.stages, plan.counts
         full = max(stages, key=lambda one: one.memory.lacks_bytes).stage
         by_speed = [one.stage for one in sorted(stages, key=lambda one: one.forward_s + one.backward_s)]

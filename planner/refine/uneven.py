@@ -96,12 +96,13 @@ class Uneven:
 
 
 def _kind(config: Config) -> tuple[object, ...]:
-    """All but how large and how many micro-batches are."""
+    """The values of a configuration without the size and the number of micro-batches, as a key."""
     return tuple(value for name, value in config.to_json().items() if name not in ("mbs", "microbatches"))
 
 
 def _variants(config: Config, global_batch: int) -> Iterator[Config]:
-    """With other micro-batches, of at least two sequences a copy on average, as far as the batch divides."""
+    """The configuration with other micro-batches, of at least two sequences a copy on average, as far as the batch
+    divides."""
     for times in TIMES:
         mbs = int(config.mbs * times)
         if mbs >= LEAST and mbs == config.mbs * times and global_batch % (config.dp * mbs) == 0:
@@ -109,7 +110,7 @@ def _variants(config: Config, global_batch: int) -> Iterator[Config]:
 
 
 def _cases(config: Config, bench: Bench) -> Iterator[_Case]:
-    """A configuration in the orders of ranks in which copies lie on different devices: as it comes, and each copy, all
+    """The configuration in the orders of ranks that put copies on different devices: as it is, and with each copy, all
     its stages, on neighbouring ranks."""
     try:
         fold, decisions = bench.setting.fold(config), bench.decisions(config)
@@ -162,12 +163,12 @@ class _Case:
 
     @cached_property
     def shared_s(self) -> float:
-        """About what a step takes with shares by speed: all copies have the mean pace, not the slowest one's."""
+        """An estimate of the step time with shares by speed: all copies have the mean pace, not the slowest one's."""
         mean = len(self.copies_s) / sum(1 / seconds for seconds in self.copies_s)
         return self.bench.setting.price(self.program).step_time_s * mean / max(self.copies_s)
 
     def answer(self, below_s: float) -> Candidate | None:
-        """The best shares, priced; None where equal ones are. What is far from `below_s` is not moved."""
+        """The best shares, priced; None where they are equal. What is far from `below_s` is not moved."""
         best = self.tried(by_speed(self.config.batch, self.copies_s))
         if best is None or best.step_s * PROMISES > below_s:
             return best
@@ -181,7 +182,7 @@ class _Case:
         return map(self.tried, self._moves(plan))
 
     def tried(self, sizes: tuple[int, ...]) -> Candidate | None:
-        """A plan with these shares of the batch, and where it does not fit with shares of states that do."""
+        """The plan with these shares of the batch and, where it does not fit, with shares of states that do."""
         if len(set(sizes)) == 1:
             return None
         try:
@@ -194,7 +195,7 @@ class _Case:
         return found if prediction.fits or not self.config.sharding.kinds else self._roomier(found, program)
 
     def _roomier(self, found: Candidate, program: Program) -> Candidate:
-        """With states shared out by room, if the target can have that and it helps."""
+        """The plan with states shared out by room, if the target can have that and it helps."""
         try:
             shared = state_shares(found.decisions, self.fold, self._rooms(program))
             plan = self.bench.setting.allowed(shared, self.fold)
@@ -204,8 +205,8 @@ class _Case:
         return min(found, again, key=WORTH)
 
     def _moves(self, best: Candidate) -> Iterator[tuple[int, ...]]:
-        """One sequence from each copy of the slowest kind, where the plan does not fit of any, to as many of another;
-        and from one to one."""
+        """Shares with one sequence moved from each copy of the slowest kind (of any kind where the plan does not fit)
+        to as many copies of another kind; and from one copy to one."""
         sizes = sizes_of(best.decisions, self.config.batch)
         kinds = sorted(set(self.copies_s), key=lambda seconds: -self._pace_s(sizes, seconds))
         for giver in kinds[:1] if best.prediction.fits else kinds:
@@ -223,7 +224,7 @@ class _Case:
         return max(size * seconds for size, own in zip(sizes, self.copies_s, strict=True) if own == seconds)
 
     def _rooms(self, program: Program) -> list[float]:
-        """For every copy, the bytes that its ranks have for what is stored in shards."""
+        """Bytes that the ranks of every copy have for what is stored in shards."""
         cluster = self.bench.cluster
         held = held_by_class(program, cluster, self.bench.prices.profile.memory)
         rooms = [inf] * len(self.copies_s)
@@ -238,7 +239,7 @@ class _Case:
 
 
 def sizes_of(decisions: Decisions, batch: int) -> tuple[int, ...]:
-    """How many of so many sequences each copy takes."""
+    """The number of sequences that each copy takes of a batch."""
     shares = shares_of(decisions)
     return tuple(share * batch // sum(shares) for share in shares)
 
@@ -254,15 +255,15 @@ def _by_copy(
 
 
 def _room_bytes(held: Held, sharding: Sharding) -> float:
-    """What a rank has for states that ZeRO cuts."""
+    """Bytes that a rank has for states that ZeRO cuts."""
     stored = dict(held.parts)
     cut = sum(stored[HELD_AS[kind]] for kind in sharding.kinds)
     return held.left_bytes * SLACK + cut
 
 
 def by_speed(batch: int, copies_s: Sequence[float]) -> tuple[int, ...]:
-    """So many sequences given out so that the slowest copy is done first: one to each, and every other one to the copy
-    that would be done with it first. `copies_s`: what each takes for as many."""
+    """Sequences shared out so that the slowest copy is done first: one to each, and every other one to the copy that
+    would be done with it first. `copies_s`: seconds of each copy for equal shares."""
     sizes = [1] * len(copies_s)
     waiting = [(2 * seconds, copy) for copy, seconds in enumerate(copies_s)]
     heapify(waiting)

@@ -1,4 +1,4 @@
-"""Pipeline schedules made to measure: for given seconds of every stage, transfers, and room.
+"""Pipeline schedules made to measure: for the seconds of every stage, transfers, and room for activations.
 
     Job -> list scheduling under several rules, and given orders -> local search on the best -> Answer, with a bound
 
@@ -47,7 +47,7 @@ LISTING = 4
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The best order that was found, and what no order is below."""
+    """The best order that was found, and a lower bound on all orders."""
 
     best: Ordered
     floor_s: float
@@ -59,8 +59,8 @@ class Answer:
 
 
 def schedule(job: Job, starts: Iterable[Lists] = (), budget: Budget | None = None) -> Answer | None:
-    """Order a job. `starts` are orders that the answer is not worse than, if they fit; the budget, `WORK` unless given,
-    says how much work may be spent. None if nothing fits."""
+    """Order the actions of a job. The answer is not worse than any of `starts` that fits; the budget, `WORK` unless
+    given, limits the work. None if nothing fits."""
     budget = budget or Budget(WORK)
     least_s = floor_s(job)
     given = [as_job(job, lists) for lists in starts]

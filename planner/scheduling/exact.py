@@ -1,4 +1,4 @@
-"""A small job as an integer program: an order and the proof that none is shorter, or by how much at most.
+"""A small job as an integer program: an order with a proof that none is shorter, or a bound on how much shorter.
 
     s[a] >= 0            when action a starts
     y[a, b] in {0, 1}    a runs before b, both of one group; only where nothing else decides it
@@ -44,7 +44,7 @@ TOLERATED = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The best order that is known, and what no order is below."""
+    """The best order that is known, and a lower bound on all orders."""
 
     best: Ordered
     bound_s: float
@@ -56,12 +56,12 @@ class Certificate:
 
 
 def certified(job: Job, known: Ordered, limit_s: float | None = None) -> Certificate:
-    """Hold an order that fits against the integer program. Must: the job does not roll."""
+    """The certificate of an order that fits, by the integer program. Must: the job does not roll."""
     return all_certified([(job, known)], limit_s)[0]
 
 
 def all_certified(known: Sequence[tuple[Job, Ordered]], limit_s: float | None = None) -> list[Certificate]:
-    """The same of many, within one limit."""
+    """The certificates of several jobs, within one time limit."""
     models = [_Model(job, order) for job, order in known]
     solutions = solve_linear([model.linear() for model in models], limit_s=limit_s)
     return [model.certificate(solution) for model, solution in zip(models, solutions, strict=True)]
@@ -82,7 +82,7 @@ class _Action:
 
 
 class _Model:
-    """The program of a job."""
+    """The integer program of a job."""
 
     def __init__(self, job: Job, known: Ordered) -> None:
         self.job, self.known = job, known
@@ -117,7 +117,7 @@ class _Model:
         )
 
     def certificate(self, solution: Solution) -> Certificate:
-        """What a solution shows."""
+        """The certificate that a solution amounts to."""
         best, bound_s = self.known, floor_s(self.job)
         if solution.values is not None:
             found = ordered(self.job, lists := self.read(solution.values))
@@ -155,7 +155,7 @@ class _Model:
                     yield _Action(code, index, stage, kind, microbatch, taken, first, last)
 
     def _heads(self) -> Mapping[tuple[int, int], float]:
-        """By stage and kind, the earliest start."""
+        """The earliest start, by stage and kind."""
         job, found, at = self.job, dict[tuple[int, int], float](), 0.0
         for stage in range(job.shape.depth):
             at = max(at, job.release_s[job.group_of[stage]])
@@ -169,8 +169,8 @@ class _Model:
         return found
 
     def _leads(self, one: _Action, other: _Action) -> bool:
-        """Whether `one` runs before `other` whatever is decided: in one micro-batch, or since micro-batches run in
-        order."""
+        """Whether `one` runs before `other` whatever is decided: within one micro-batch, or because micro-batches run
+        in order."""
         if one.microbatch > other.microbatch or one.code == other.code:
             return False
         if (one.stage, one.kind) == (other.stage, other.kind):
@@ -198,11 +198,11 @@ class _Model:
                     self._apart(one, other, order)
 
     def _after(self, one: _Action, other: _Action) -> None:
-        """The other one starts when this one has ended."""
+        """Rows for: the other action starts when this one has ended."""
         self.rows.append((((one.index, 1.0), (other.index, -1.0)), -one.seconds))
 
     def _apart(self, one: _Action, other: _Action, order: int) -> None:
-        """One at a time: with `order` `one` first, without `other`."""
+        """Rows for: two actions never overlap; with `order` set `one` runs first, else `other`."""
         first = one.last_s + one.seconds - other.first_s
         second = other.last_s + other.seconds - one.first_s
         self.rows.append((((one.index, 1.0), (other.index, -1.0), (order, first)), first - one.seconds))
@@ -217,8 +217,8 @@ class _Model:
         return ([(found, -1.0)], 1.0) if flipped else ([(found, 1.0)], 0.0)
 
     def _monotone(self, actions: list[_Action]) -> None:
-        """Where one runs before another, so does the same of the micro-batch before it; and it runs before that of the
-        micro-batch after."""
+        """Rows for: where one runs before another, its predecessor in the micro-batch before does too, and it runs
+        before the other's successor."""
         for one in actions:
             for other in actions:
                 if (one.stage, one.kind) == (other.stage, other.kind):
@@ -238,7 +238,7 @@ class _Model:
             self.rows.append(((*terms, *((index, -factor) for index, factor in then)), more - constant))
 
     def _room(self, group: int, action: _Action, actions: list[_Action]) -> None:
-        """What others that ran before leave, and the action's own."""
+        """Rows for memory: what earlier actions leave, and the action's own needs."""
         holding, stages = self.job.holdings[group], self.job.shape.stages[group]
         at = stages.index(action.stage)
         kept, waiting = holding.kept_bytes[at], holding.waiting_bytes[at]
@@ -258,7 +258,8 @@ class _Model:
         self.rows.append((tuple((index, factor / unit) for index, factor in terms), (room - constant) / unit))
 
     def _load(self, group: int, action: _Action, actions: list[_Action]) -> None:
-        """An action starts after all work before it on its group; the step ends after all work behind it."""
+        """Rows for load: an action starts after all earlier work on its group, and the step ends after all later
+        work."""
         job, unit = self.job, self.unit_s
         earliest = min(one.first_s for one in actions)
         early, late = [(action.index, -1.0)], [(action.index, 1.0), (0, -1.0)]
@@ -275,7 +276,7 @@ class _Model:
         self.rows.append((tuple(late), -rest))
 
     def _waits(self) -> None:
-        """Results that others wait for, on whichever group."""
+        """Rows for dependencies: results that other actions wait for, on whichever group."""
         links: dict[tuple[int, int], list[tuple[_Action, int, _Action]]] = {}
         for action in self.actions.values():
             for other in self._readers(action):
@@ -291,7 +292,7 @@ class _Model:
             self._one_by_one(sent)
 
     def _one_by_one(self, sent: list[tuple[_Action, int, _Action]]) -> None:
-        """A link carries one result at a time, in the order in which they are made."""
+        """Rows for links: one result at a time, in the order in which they are made."""
         for one, arrival, reader in sent:
             for other, later, _ in sent:
                 if other is one:
@@ -304,7 +305,7 @@ class _Model:
                     self.rows.append(((*terms, (arrival, 1.0), (later, -1.0)), slack - always * slack - lag))
 
     def _readers(self, action: _Action) -> Iterator[_Action]:
-        """What waits for the result of an action."""
+        """The actions that wait for the result of one."""
         depth, back = self.job.shape.depth, self.job.back
         wanted = []
         if action.kind == FORWARD:

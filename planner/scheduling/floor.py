@@ -1,4 +1,4 @@
-"""What no order of a job can undercut, by formula. All groups, all stages of each, the greatest counts:
+"""Lower bounds on all orders of a job, by formula. All groups, all stages of each, the greatest counts:
 
     head(s) + m x sum over own stages t >= s of (F + I) + way down from s     the last I of a group's lowest stage comes
                                                                               after all forwards and I of the group
@@ -24,7 +24,7 @@ SLACK = 1e-9
 
 
 def floor_s(job: Job) -> float:
-    """The greatest of the bounds."""
+    """The greatest of the lower bounds."""
     found = 0.0 if job.rolling else _alone_s(job)
     for group in range(len(job.shape.stages)):
         found = max(found, group_floor_s(job, group))
@@ -32,7 +32,7 @@ def floor_s(job: Job) -> float:
 
 
 def _heads(job: Job) -> list[float]:
-    """When a value can be at every stage, at the earliest."""
+    """The earliest time at which a value can be at every stage."""
     release, found = job.release_s, [job.release_s[0]]
     for stage in range(1, job.shape.depth):
         before = found[-1] + job.taken_s[stage - 1][FORWARD] + job.lag_s[stage - 1][FORWARD]
@@ -46,7 +46,7 @@ def _alone_s(job: Job) -> float:
 
 
 def group_floor_s(job: Job, group: int) -> float:
-    """What the work and the room of one group say."""
+    """The lower bound from the work and the room of one group."""
     stages, count, back = job.shape.stages[group], job.shape.microbatches, job.back
     heads, ways, taken = _heads(job), tails(job), job.taken_s
     rolling, ending = job.rolling, job.ending_s[group]
@@ -62,8 +62,8 @@ def group_floor_s(job: Job, group: int) -> float:
 
 
 def _share_of_room(job: Job, group: int) -> float:
-    """Seconds for which one micro-batch fills all that a group may hold, at least. Weight gradients may run after the
-    last input gradient: what they wait with is not counted."""
+    """Least seconds for which one micro-batch fills all that a group may hold. Weight gradients may run after the last
+    input gradient: what they wait with is not counted."""
     holding, depth, back = job.holdings[group], job.shape.depth, job.back
     beyond = (kept - working[FORWARD] for kept, working in zip(holding.kept_bytes, holding.working_bytes, strict=True))
     room = holding.room_bytes + max(0.0, *beyond)

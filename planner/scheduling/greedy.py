@@ -1,4 +1,4 @@
-"""List scheduling: every group, whenever it is free, starts the best of what is there.
+"""List scheduling: every group, whenever it is free, starts the best action that is ready.
 
 Time goes forward from event to event; what a group can start is, of each of its stages and kinds, the next micro-batch.
 A `Rule` says which is best, how many micro-batches may be in flight, and whether to wait for something better that is
@@ -27,7 +27,7 @@ BACKWARD_FIRST, OLDEST_FIRST, IN_TURN, FORWARD_FIRST = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a free group starts.
+    """The priority by which a free group chooses.
 
     order     backward before forward; the oldest micro-batch; forward and backward in turn; forward before backward.
               Among equals what has the longest way to the end. Weight gradients come last
@@ -61,7 +61,7 @@ def roomy(job: Job) -> bool:
 
 
 def limits(job: Job) -> list[float]:
-    """What a group may hold between actions, so that there is room for any action that it can run next."""
+    """The bytes that a group may hold between actions so that there is room for any action that it can run next."""
     found = []
     for holding in job.holdings:
         most = 0.0
@@ -76,7 +76,7 @@ def limits(job: Job) -> list[float]:
 
 
 class _Run:
-    """One pass."""
+    """One pass of list scheduling."""
 
     def __init__(self, job: Job, rule: Rule) -> None:
         shape = job.shape
@@ -116,7 +116,7 @@ class _Run:
         return lists if sum(map(len, lists)) == self.job.size else None
 
     def step(self, now: float, group: int) -> None:
-        """Start the best of what is there, or wait."""
+        """Start the best action that is ready, or wait."""
         best: tuple[tuple[float, ...], int, int, int] | None = None
         better: list[tuple[tuple[float, ...], float]] = []
         for stage, kind, microbatch, there in self.next(group):
@@ -135,8 +135,8 @@ class _Run:
         self.start(now, group, stage, kind, microbatch)
 
     def next(self, group: int) -> Iterator[tuple[int, int, int, float]]:
-        """Of every stage and kind the next micro-batch, if it may start as soon as what it waits for is there: when
-        that is."""
+        """The next micro-batch of every stage and kind, if it can start as soon as its inputs arrive, and when they
+        do."""
         back = self.job.back
         held, limit = self.held[group], self.limits[group]
         for stage in self.job.shape.stages[group]:
@@ -154,7 +154,7 @@ class _Run:
                 yield stage, WEIGHT, done[WEIGHT], 0.0
 
     def enters(self, group: int, stage: int) -> bool:
-        """Whether there is a way out after one more forward of a stage."""
+        """Whether memory allows the rest of the step after one more forward pass of a stage."""
         kept, limit = self.bytes[stage][0], self.limits[group]
         if self.held[group] + kept > limit:
             return False
@@ -213,7 +213,7 @@ class _Run:
 
 
 def tails(job: Job) -> list[list[float]]:
-    """By stage and kind, the longest way from the start of an action to the end of the step."""
+    """The longest way from the start of an action to the end of the step, by stage and kind."""
     back = job.back
     found = [[0.0] * 4 for _ in range(job.shape.depth)]
     for stage in range(job.shape.depth):

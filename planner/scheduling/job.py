@@ -1,4 +1,4 @@
-"""What is to be put in order: work, seconds, and the bytes that may be held meanwhile. Numbers only.
+"""Jobs to be ordered: work, seconds, and the bytes that may be held meanwhile. Numbers only.
 
 Micro-batches are alike, so of every stage and kind they run in the order of their numbers without loss: the k-th to run
 has the k-th result to wait for, whichever it is. What is open is how kinds and stages alternate on a group.
@@ -46,7 +46,7 @@ class Job:
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """Those of the actions of one stage on one micro-batch, in order."""
+        """The kinds of actions of one stage on one micro-batch, in order."""
         return APART if self.apart else WHOLE
 
     @cached_property
@@ -60,7 +60,7 @@ class Job:
 
     @cached_property
     def taken_s(self) -> tuple[tuple[float, ...], ...]:
-        """By stage and kind, what an action takes of its group: an exposed transfer included."""
+        """Seconds that an action takes of its group, by stage and kind, exposed transfers included."""
         return tuple(
             tuple(self.seconds.of(stage, kind) + self.leaving(stage, kind)[0] for kind in range(4))
             for stage in range(self.shape.depth)
@@ -68,11 +68,11 @@ class Job:
 
     @cached_property
     def lag_s(self) -> tuple[tuple[float, ...], ...]:
-        """By stage and kind, what lies between the end of an action and the arrival of its result."""
+        """Seconds from the end of an action to the arrival of its result, by stage and kind."""
         return tuple(tuple(self.leaving(stage, kind)[1] for kind in range(4)) for stage in range(self.shape.depth))
 
     def leaving(self, stage: int, kind: int) -> tuple[float, float]:
-        """Seconds of the transfer that an action's result leaves by: on the compute stream, and beside it."""
+        """Seconds of the transfer of an action's result: on the compute stream, and beside it."""
         to = stage + 1 if kind == FORWARD else stage - 1
         if kind == WEIGHT or not 0 <= to < self.shape.depth or self.group_of[to] == self.group_of[stage]:
             return 0.0, 0.0
@@ -81,13 +81,13 @@ class Job:
 
     @cached_property
     def back(self) -> int:
-        """The kind that hands gradients on."""
+        """The kind of action that hands gradients on."""
         return INPUT if self.apart else BACKWARD
 
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Lists, and what they take."""
+    """Action lists with the seconds that they take."""
 
     lists: Lists
     ran: Simulated
@@ -102,7 +102,7 @@ class Ordered:
 
 
 def ordered(job: Job, lists: Lists) -> Ordered | None:
-    """Time lists; None where they wait in a circle."""
+    """Action lists with their times; None where they wait in a circle."""
     try:
         ran = simulate(compiled(WorkLists(job.shape, lists)), job.seconds, release_s=job.release_s)
     except WaitCircle:
@@ -128,12 +128,12 @@ def fits(job: Job, group: int, codes: Sequence[int]) -> bool:
 
 
 def all_fit(job: Job, lists: Lists) -> bool:
-    """Whether every group has."""
+    """Whether every group has room for all that its list makes it hold."""
     return all(fits(job, group, codes) for group, codes in enumerate(lists))
 
 
 def as_job(job: Job, lists: Lists) -> Lists:
-    """Lists with whole backward passes cut in two, where the job wants that."""
+    """Action lists with whole backward passes cut in two, where the job wants that."""
     return in_halves(lists) if job.apart else lists
 
 

@@ -40,12 +40,12 @@ TRIES = 20
 
 @dataclass(slots=True)
 class Budget:
-    """Actions that may still be timed."""
+    """The number of actions that may still be timed."""
 
     left: int
 
     def spend(self, actions: int) -> bool:
-        """Whether there is enough for so many; takes it."""
+        """Take so many from the budget; false if they are not there."""
         if self.left < actions:
             return False
         self.left -= actions
@@ -53,7 +53,7 @@ class Budget:
 
 
 def improved(job: Job, start: Ordered, budget: Budget, enough_s: float = 0.0) -> Ordered:
-    """The best order that moves lead to. Must: the start fits. `enough_s`: nothing is below."""
+    """The best order that moves lead to. Must: the start fits. `enough_s`: a lower bound, at which to stop."""
     best, seen = start, {start.lists}
     while best.step_s > enough_s * (1 + LEAST):
         step = _step(job, best, budget, seen)
@@ -64,7 +64,7 @@ def improved(job: Job, start: Ordered, budget: Budget, enough_s: float = 0.0) ->
 
 
 def shaken(job: Job, best: Ordered, budget: Budget, enough_s: float = 0.0) -> Ordered:
-    """The best order that moves lead to from around this one, until the budget is spent."""
+    """The best order that random moves and local search lead to, until the budget is spent."""
     draw = Random(job.size)
     while best.step_s > enough_s * (1 + LEAST):
         other = _kicked(job, best, draw, budget)
@@ -133,7 +133,7 @@ def _better(one: Ordered, other: Ordered) -> bool:
 
 
 def _in_order(job: Job, codes: list[int], source: int, target: int) -> bool:
-    """Whether what was moved still comes after what it needs on its own group, and micro-batches are in order."""
+    """Whether a moved action still follows its inputs on its own group, with micro-batches in order."""
     moved, period = codes[target], 4 * job.shape.depth
     return not any(
         code != moved and (code % period == moved % period or code >> 2 == moved >> 2)
@@ -142,7 +142,7 @@ def _in_order(job: Job, codes: list[int], source: int, target: int) -> bool:
 
 
 def _moves(job: Job, best: Ordered) -> Iterator[tuple[int, int, int]]:
-    """Group, from where, to where; along the longest path, from its end."""
+    """Moves along the longest path, from its end: group, from where, to where."""
     for group, first, last in _blocks(job, best):
         codes = best.lists[group]
         for target in range(last - 1, max(first, last - REACH) - 1, -1):

@@ -53,7 +53,7 @@ def subject_of(
 
 
 def seats(cluster: Cluster) -> list[Seat]:
-    """Where every rank of a cluster is."""
+    """The host and slot of every rank of a cluster."""
     found = []
     for rank in range(cluster.ranks):
         at = cluster.place(rank)
@@ -75,7 +75,7 @@ class Passed:
 
 @dataclass(slots=True)
 class Emission:
-    """What is known of the code of one search's plans."""
+    """Knowledge about the code of one search's plans."""
 
     backend: Backend
     setting: Setting
@@ -91,12 +91,12 @@ class Emission:
 
     @staticmethod
     def of(setting: Setting, model: str, cluster: Cluster) -> Emission | None:
-        """The guard of a search; none where its target is no runtime."""
+        """The guard of a search; None where its target has no runtime."""
         found = backend(setting.target.target)
         return Emission(found, setting, model, cluster) if found is not None else None
 
     def refused(self) -> tuple[MeshwrightError, ...]:
-        """What is refused of all plans alike, looked for once."""
+        """Refusals that hold for all plans, found once."""
         if self.outright is None:
             self.outright = tuple(self._outright())
         return self.outright
@@ -111,7 +111,7 @@ class Emission:
         yield from setting.target.unwritten(setting.workload, setting.folds.first(LEAST_BATCH).fold)
 
     def refusal(self, config: Config, decisions: Decisions) -> MeshwrightError | None:
-        """Why a plan is not emitted, beside what is refused of all; None if it is."""
+        """The refusal of a plan's code beyond those that hold for all; None if it is emitted."""
         if self.refused():
             return None
         before = self.known.get(config)
@@ -154,21 +154,21 @@ class Emission:
         return bool(self.masked) and family_of(config) in self.masked
 
     def notes(self) -> Iterator[str]:
-        """What is to be said of an answer where no plan can be emitted."""
+        """Notes on an answer where no plan can be emitted."""
         for one in self.refused():
             yield f"plan emit refuses this plan ({one.code}), {one.place}: {one.cause}; {one.fix}"
 
 
 def family_of(config: Config) -> tuple[object, ...]:
-    """What the plans of a configuration's bodies follow from, but for sizes of the batch: how it uses which mesh axes
-    inside of bodies, and what these store and compute again. Stages, schedules and micro-batches are around bodies."""
+    """The values of a configuration that its bodies' code depends on, apart from batch sizes: the use of mesh axes
+    inside bodies, storage and recomputation. Stages, schedules and micro-batches lie outside of bodies."""
     inside = config.tp, config.cp, config.ep, config.etp, config.sp, config.context, config.zigzag
     kept = config.zero, config.regather, config.recompute, config.offload
     return config.degrees().mesh().names, *inside, *kept
 
 
 def by_code(passed: Iterable[Passed]) -> dict[str, list[Passed]]:
-    """What was passed over, by the codes of refusals, in order."""
+    """The plans that were passed over, by the codes of their refusals, in order."""
     found: dict[str, list[Passed]] = {}
     for one in passed:
         found.setdefault(one.refusal.code, []).append(one)

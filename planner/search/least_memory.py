@@ -70,4 +70,4 @@ class LeastMemory(Search):
             self.lower_bytes = min(least, self.lower_bytes)  # bounds, and so the proof, know nothing of such pins
 
     def settle(self) -> None:
-        """What is proved is kept up to date while configurations are priced."""
+        """Do nothing: what is proved is kept up to date while configurations are priced."""

@@ -63,7 +63,7 @@ class Found:
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at."""
+    """Numbers of what a search has looked at."""
 
     bases: int = 0
     shapes: int = 0
@@ -82,8 +82,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Waiting:
-    """Something in the queue, least bound first, then first come: a base that is not priced yet, or, with the bounds of
-    its base, a configuration that is not."""
+    """An entry of the queue, ordered by bound and then by arrival: a kernel configuration to be priced, or a
+    configuration with the bounds of its kernel configuration."""
 
     bound_s: float
     number: int
@@ -127,8 +127,8 @@ class Search:
     def run(
         self, known: Iterable[Baseline], first: Iterable[Config] = (), until_s: float | None = None
     ) -> Iterator[None]:
-        """Search; `known` are plans to be held against, `first` other configurations to start with, `until_s` a time of
-        the monotonic clock to stop at."""
+        """Run the search. `known` are plans to compare with, `first` other configurations to start with, `until_s` when
+        to stop, on the monotonic clock."""
 
         def late() -> bool:
             return until_s is not None and time.monotonic() >= until_s
@@ -152,7 +152,7 @@ class Search:
         yield from self.steps(late)
 
     def steps(self, late: Callable[[], bool]) -> Iterator[None]:
-        """Queue every base, and look into what has the least bound until nothing left can be better."""
+        """Queue every kernel configuration, and expand the least bound until nothing left can be better."""
         for number, base in enumerate(self.space.bases()):
             bound = self.floors.bound_s(base)
             if bound < inf:
@@ -166,7 +166,7 @@ class Search:
         self.settle()
 
     def advance(self) -> bool:
-        """Look into what has the least bound; whether anything was left that may be better than the answer."""
+        """Expand the entry with the least bound; false once nothing left can be better than the answer."""
         while self.heap and self.heap[0].bound_s < self.upper_s:
             first = heapq.heappop(self.heap)
             if first.bounds is None:
@@ -180,12 +180,12 @@ class Search:
         return False
 
     def visit(self, waiting: Waiting) -> None:
-        """Price what has the least bound."""
+        """Price the configuration with the least bound."""
         self.price(waiting.config)
 
     def returned(self, waiting: Waiting, bounds: Bounds) -> bool:
-        """Run the schedule of what comes up for the first time; back into the queue, or out of it, if others come
-        before it then."""
+        """Run the schedule of a configuration that comes up for the first time, and put it back into the queue, or drop
+        it, if others come before it then."""
         if waiting.ran:
             return False
         bound = bounds.run_s(waiting.config, bounds.wires(waiting.config))
@@ -202,18 +202,18 @@ class Search:
         return self.best.step_s if self.best else self.ceiling_s
 
     def better(self, found: Found) -> bool:
-        """Whether what fits is better than the answer so far."""
+        """Whether a configuration that fits is better than the answer so far."""
         return found.step_s < self.upper_s
 
     @property
     def priced_any(self) -> bool:
-        """Whether the model and the target can have anything that was looked at, whether it fits or not."""
+        """Whether the model and the target allow anything that was looked at, whether it fits or not."""
         return bool(self.found or (self.counts.bases and not self.refused))
 
     @property
     def hopeless(self) -> bool:
-        """Whether memory does not even hold what stays between passes, cut over all devices: neither smaller batches
-        nor shorter sequences help."""
+        """Whether parameter state alone exceeds the memory of all devices together, so that neither smaller batches nor
+        shorter sequences help."""
         return self.floors.resting_bytes > self.common.capacity
 
     @property
@@ -222,7 +222,7 @@ class Search:
         return 1 - self.lower_s / self.upper_s if self.best else 1.0
 
     def settle(self) -> None:
-        """What is proved now."""
+        """Update the proven bound."""
         left = [one.bound_s for one in self.heap if one.bound_s < self.upper_s]
         self.counts.left = len(left)
         self.lower_s = min([*left, self.upper_s])
@@ -230,7 +230,7 @@ class Search:
     # bases and shapes
 
     def expand(self, pending: Waiting) -> None:
-        """Price a base and queue its shapes, unless it cannot matter any more."""
+        """Price a kernel configuration and queue its configurations, unless it cannot matter any more."""
         config = pending.config
         family = config.tp, config.cp, config.ep, config.etp, config.context
         if config.mbs >= self.crowded.get((*family, config.recompute), inf):
@@ -263,19 +263,20 @@ class Search:
             self.quickest[*family, config.mbs] = quickest
 
     def promises(self, bounds: Bounds, config: Config) -> bool:
-        """Whether a configuration is worth a price at once: the sooner a good answer, the less is queued in vain."""
+        """Whether a configuration is worth a price at once: an early good answer saves queueing."""
         return bounds.run_s(config, bounds.wires(config)) < PROMISING * self.upper_s
 
     def rooms(self, bounds: Bounds) -> tuple[Bounds, ...]:
-        """Bounds of memory: what lacks some by all of them is too full. What pins of modules compute again makes
-        room."""
+        """Bounds on memory, of which one must hold for a configuration to be tried: recomputation that is pinned for
+        modules makes room."""
         again = tuple(pin for pin in self.setting.modules if pin.what == "recompute")
         if not again:
             return (bounds,)
         return bounds, Bounds(self.common, priced(self.setting, self.prices, bounds.base.config, again))
 
     def queue(self, bounds: Bounds) -> tuple[float, bool, Config | None]:
-        """Queue the shapes of a base; the least time, whether any may fit (if there are any), and the best bet."""
+        """Queue the configurations of a kernel configuration; returns the least time, whether any may fit (if there are
+        any), and the most promising one."""
         quickest, room, some, first, least_s = inf, False, False, None, inf
         rooms = self.rooms(bounds)
         for pipeline in self.space.pipelines(bounds.base.config):
@@ -306,7 +307,7 @@ class Search:
         return quickest, room or not some, first
 
     def refuse(self, error: MeshwrightError) -> None:
-        """Count what the model or the target cannot have."""
+        """Count a refusal by the model or the target."""
         self.refusal = self.refusal or error
         self.counts.refused += 1
 

@@ -37,7 +37,7 @@ class Baseline:
 
 
 def baselines(space: Space) -> tuple[Baseline, ...]:
-    """All of them, with the variants that this space, and what is asked for, can have: perhaps none."""
+    """All baselines, each with the variants that the space and the constraints allow, if any."""
     pins = (
         [Pins(zero=0, recompute=again) for again in AGAIN],
         [Pins(zero=3, recompute=again) for again in AGAIN],
@@ -49,12 +49,12 @@ def baselines(space: Space) -> tuple[Baseline, ...]:
 
 
 def _inside(space: Space) -> list[int]:
-    """Degrees of tensor parallelism inside a host."""
+    """Tensor-parallel degrees inside a host."""
     return [size for size in divisors(space.per_host) if (space.heads or 1) % size == 0]
 
 
 def _megatron(space: Space) -> Iterator[Pins]:
-    """Model parallelism as little as fits: first inside the host, then over stages, then with recomputation."""
+    """As little model parallelism as fits: first inside the host, then over stages, then with recomputation."""
     inside = _inside(space)
     for tp in inside:
         yield Pins(tp=tp, recompute="none", ep=_experts(space))
@@ -78,7 +78,7 @@ def _virtual(space: Space, pp: int) -> int:
 
 
 def _configs(variants: list[Pins], space: Space) -> Iterator[Config]:
-    """What of them the ranks, the batch and the constraints allow."""
+    """The configurations of baselines that ranks, batch and constraints allow."""
     for pins in variants:
         try:
             config = space.settled(fill(pins, ranks=space.ranks, global_batch=space.global_batch))

@@ -57,7 +57,7 @@ NOWHERE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What of a configuration says where parameters and states are stored."""
+    """The values of a configuration that say where parameters and optimizer states are stored."""
 
     zero: int
     shard: int
@@ -73,7 +73,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Which configurations there are.
+    """The declared space of configurations: ranks, batch, model, target and constraints.
 
     - Must: at least one rank, sequence and layer.
     """
@@ -94,7 +94,7 @@ class Space:
 
     @property
     def sequences(self) -> list[int]:
-        """Sizes of a micro-batch."""
+        """The micro-batch sizes of the space."""
         batch, most = self.global_batch, MOST_TOKENS // self.seq
         few = [n for n in SEQUENCES if batch % n == 0]
         if self.experts:
@@ -109,7 +109,7 @@ class Space:
 
     @property
     def truncated(self) -> tuple[str, ...]:
-        """What is left out of all that could be named."""
+        """What the space leaves out of everything that could be named."""
         return (
             f"micro-batches of other than {', '.join(map(str, SEQUENCES))} sequences"
             if self.experts
@@ -124,14 +124,14 @@ class Space:
         )
 
     def grants(self, config: Config) -> bool:
-        """Whether a configuration is one that was asked for."""
+        """Whether the constraints allow a configuration."""
         return self.as_asked(config, ANYWHERE) and (config.split, config.stage_blocks) in self.shares(
             config.pp * config.vp
         )
 
     def as_asked(self, config: Config, names: Iterable[str]) -> bool:
-        """Whether these names of a configuration are as was asked for. Of a name that it has no use for no value is one
-        that must not be."""
+        """Whether these names of a configuration satisfy the constraints. A name that the configuration has no use for
+        is never ruled out."""
         said = config.to_json() | {"etp": config.degrees().expert_tp if self.experts else 1}
         idle = (*(("schedule",) if config.pp == 1 else ()), *(("context",) if config.cp == 1 else ()))
         return all(
@@ -141,7 +141,7 @@ class Space:
         )
 
     def settled(self, config: Config) -> Config:
-        """The configuration with its layers shared out, and tensor parallelism of experts said."""
+        """The configuration with its layers shared out and the experts' tensor-parallel degree made explicit."""
         etp = config.degrees().expert_tp if self.experts else 0
         split, blocks = next(iter(self.shares(config.pp * config.vp)), ("spread", ()))
         sp, zigzag = config.sp, config.zigzag
@@ -168,7 +168,7 @@ class Space:
                                     yield base
 
     def base(self, tp: int, cp: int, ep: int, etp: int, mbs: int, context: str, recompute: str) -> Config:
-        """One base."""
+        """One kernel configuration."""
         room = ep * (etp or 1)
         sp, zigzag = self.tokens(tp, cp, context)
         return Config(
@@ -185,14 +185,15 @@ class Space:
         )
 
     def tokens(self, tp: int, cp: int, context: str) -> tuple[bool, bool]:
-        """Whether tensor parallelism shares sequences too, and whether ranks hold two pieces of one each."""
+        """Options for sequence dimensions: whether tensor parallelism shards them too, and whether context parallelism
+        cuts them in a zigzag."""
         known = "zigzag" in {line.name for line in self.target.layouts}
         zigzag = cp > 1 and context != "ulysses" and known and self.constraints.grants("zigzag", True)
         divides = self.seq % (tp * cp * (2 if zigzag else 1)) == 0
         return tp > 1 and self.constraints.grants("sp", True) and divides, zigzag
 
     def recompute(self) -> list[Value]:
-        """What may be computed again."""
+        """Options for recomputation."""
         return self.constraints.among("recompute", tuple(n for n in RECOMPUTE if self.scores or n != "selective"))
 
     def _counts(self, name: str, most: int, of: int) -> list[int]:
@@ -225,20 +226,20 @@ class Space:
     # shapes
 
     def shapes(self, base: Config) -> Iterator[Config]:
-        """Every configuration with this base."""
+        """Every configuration with this kernel configuration."""
         for pipeline in self.pipelines(base):
             for storage in self.storages(pipeline):
                 yield storage.on(pipeline)
 
     def pipelines(self, base: Config) -> Iterator[Config]:
-        """Numbers of copies and stages, and schedules. What is asked of storage is asked in `storages`."""
+        """Pipeline configurations of a kernel configuration, before storage, whose constraints `storages` checks."""
         for sized in self.pipelined(base):
             for schedule, vp in self.schedules(sized.pp, sized.microbatches):
                 for split, blocks in self.shares(sized.pp * vp):
                     yield replace(sized, vp=vp, schedule=schedule, split=split, stage_blocks=blocks)
 
     def pipelined(self, base: Config) -> Iterator[Config]:
-        """Numbers of copies and stages."""
+        """Numbers of copies and stages for a kernel configuration."""
         for pp in self.pipeline_sizes(base):
             dp = self.ranks // (base.tp * base.cp * pp)
             if dp % base.dp or self.global_batch % (dp * base.mbs) or not self.constraints.grants("dp", dp):
@@ -253,7 +254,7 @@ class Space:
         return [int(n) for n in self.constraints.among("pp", own) if most % int(n) == 0]
 
     def schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
-        """With how many stages per group."""
+        """Schedules, each with its number of stages per group."""
         if pp == 1:
             if self.constraints.grants("vp", 1) and "1f1b" in self.constraints.only.get("schedule", ("1f1b",)):
                 yield "1f1b", 1
@@ -276,12 +277,12 @@ class Space:
                     yield line.name, vp
 
     def shares(self, stages: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The ways to share layers out that are searched, each a word or the layers of every stage: those asked for,
-        else in equal shares, or with embedding and head as a layer each, or as evenly as they go."""
+        """Ways to share layers out that are searched, each a word or the layers of every stage: those asked for, or
+        equal shares, or embedding and head counted as a layer each, or as even as possible."""
         return _shares(Same(self.constraints), self.layers, stages)
 
     def storages(self, pipeline: Config) -> Iterator[Storage]:
-        """What is stored in shards, and over which copies; the least sharded first."""
+        """Storage options: which tensors are stored in shards, and over which copies; the least sharded first."""
         copies = pipeline.dp * pipeline.cp
         known = {line.name for line in self.target.storage}
         for zero in self.constraints.among("zero", levels(known) if copies > 1 else [0]):
@@ -309,7 +310,7 @@ def _shares(constraints: Same[Constraints], layers: int, stages: int) -> tuple[t
 
 
 def _counted(layers: int, stages: int, word: str) -> tuple[int, ...]:
-    """The layers of every stage by a word; nothing where it cannot be."""
+    """The layers of every stage by a word; nothing where the word does not apply."""
     try:
         return shared(layers, stages, word)
     except MeshwrightError:
@@ -317,7 +318,7 @@ def _counted(layers: int, stages: int, word: str) -> tuple[int, ...]:
 
 
 def _granted(constraints: Constraints, layers: int, stages: int, word: str, blocks: tuple[int, ...]) -> bool:
-    """Whether a way to share layers out is as it was asked for, by any of its words."""
+    """Whether the constraints allow a way to share layers out, by any of its words."""
     counts = blocks or _counted(layers, stages, word)
     if stages > 1 and "+".join(map(str, counts)) in constraints.never.get("stage_blocks", ()):
         return False
@@ -329,7 +330,7 @@ def _granted(constraints: Constraints, layers: int, stages: int, word: str, bloc
 
 
 def _nest(*boundaries: int) -> bool:
-    """Whether runs of ranks nest: each divides the next larger one."""
+    """Whether sizes nest: each divides the next larger one."""
     ordered = sorted(set(boundaries))
     return all(high % low == 0 for low, high in pairwise(ordered))
 

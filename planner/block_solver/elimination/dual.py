@@ -34,7 +34,7 @@ ROUNDING = 1e-13
 
 @dataclass(slots=True)
 class Dual:
-    """What the prices have taught so far. Must: `bound` is that of `prices`; `best`, if any, is legal."""
+    """The state of the price search. Must: `bound` is that of `prices`; `best`, if any, is legal."""
 
     problem: Problem
     order: Order
@@ -70,12 +70,12 @@ def named(problem: Problem, prices: Sequence[float]) -> dict[str, float]:
 
 
 def capacities(problem: Problem) -> tuple[float, ...]:
-    """What may be used of every limit at most, as `Problem.legal` sees it."""
+    """The most that may be used of every limit, as `Problem.legal` sees it."""
     return tuple(limit.capacity * (1 + TOLERANCE) for limit in problem.limits)
 
 
 def rounding(problem: Problem) -> float:
-    """What two sums of the same costs may differ by."""
+    """The difference that two sums of the same costs may have."""
     tables = [*(one.costs for one in problem.variables), *(one.costs for one in problem.pairs)]
     return ROUNDING * math.fsum(float(np.abs(table).max()) for table in tables)
 
@@ -117,7 +117,7 @@ def dual(problem: Problem, order: Order, deadline: Deadline, start: Sequence[int
 
 
 def _price(known: Dual, limit: int, within: tuple[int, ...]) -> None:
-    """The best price of one limit, the others staying: the steepest line with all choices above it."""
+    """The best price of one limit while the others stay: that of the steepest line with all choices above it."""
     others = tuple(0.0 if index == limit else price for index, price in enumerate(known.prices))
     problem, most = known.problem, capacities(known.problem)[limit]
 
@@ -146,7 +146,7 @@ def _price(known: Dual, limit: int, within: tuple[int, ...]) -> None:
 
 
 def improved(problem: Problem, states: tuple[int, ...]) -> tuple[int, ...]:
-    """A legal choice made better by changing one variable at a time, until no change helps."""
+    """A legal choice improved by changing one variable at a time, until no change helps."""
     chosen = list(states)
     near: list[list[tuple[int, Array, Mask | None]]] = [[] for _ in chosen]
     for pair in problem.pairs:

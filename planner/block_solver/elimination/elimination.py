@@ -47,7 +47,7 @@ def solve(problem: Problem, *, limit_s: float | None = None, start: Sequence[int
 
 
 def solve_until(problem: Problem, deadline: Deadline, start: Sequence[int] | None = None) -> Assignment:
-    """The same, but `TimeoutError` where nothing better than the start is known in time."""
+    """The optimum, or a refusal; `TimeoutError` where nothing better than the start is known in time."""
     started_s = time.perf_counter()
     order = checked(order_of(problem))
     if problem.limits:
@@ -86,7 +86,7 @@ def _within_limits(
 
 
 def _between(known: Dual, slack: float) -> tuple[int, ...] | None:
-    """The cheapest legal choice that costs less than the one known, if there is one."""
+    """The cheapest legal choice that costs less than a known one, if there is one."""
     problem, deadline = known.problem, known.deadline
     kept = restricted(problem, [np.ones(len(variable.costs), dtype=bool) for variable in problem.variables])
     if known.best is not None:

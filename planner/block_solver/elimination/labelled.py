@@ -70,7 +70,7 @@ class Lens:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Something to join: what it says through every lens, and where its row is noted."""
+    """A factor to join: its values through every lens, and the numbers of its rows."""
 
     labels: Labels
     column: int | None
@@ -79,7 +79,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Run:
-    """One sweep with labels, and what it may take."""
+    """One sweep with labels, and its limits."""
 
     problem: Problem
     order: Order
@@ -100,7 +100,7 @@ def run_of(
     prices: Sequence[float] = (),
     most: float = math.inf,
 ) -> Run:
-    """A run that looks for choices of at most this objective, through a lens with these prices."""
+    """A run that looks for choices up to this objective, through a lens with these prices."""
     caps = capacities(problem)
     lenses = []
     for weights in dict.fromkeys([(0.0,) * len(caps), *([tuple(prices)] if prices else [])]):
@@ -129,7 +129,7 @@ def _lens(problem: Problem, order: Order, deadline: Deadline, cost: float, uses:
 
 
 def labelled(run: Run) -> Labels:
-    """All choices worth having: none that another matches or beats in cost and every use.
+    """All undominated choices: none is matched or beaten by another in cost and every use.
 
     The origins are rows of the roots' messages; `choice` reads them.
     """
@@ -184,7 +184,7 @@ def _message(run: Run, index: int) -> Labels:
 
 
 def _all_joined(run: Run, labels: Labels, pieces: list[Piece], above: list[list[Table]]) -> Labels:
-    """Join pieces one by one, smallest first, dropping after each what cannot end well."""
+    """Pieces joined one by one, smallest first; after each, what cannot end well is dropped."""
     labels = _alive(run, labels, _ahead(labels.scope, pieces, above, run.deadline))
     waiting = list(pieces)
     while waiting and len(labels):
@@ -204,7 +204,7 @@ def _all_joined(run: Run, labels: Labels, pieces: list[Piece], above: list[list[
 
 
 def _none(labels: Labels, pieces: list[Piece]) -> Labels:
-    """No rows, over the scope that rows would have had."""
+    """A piece without rows, over the scope that rows would have had."""
     scope = tuple(dict.fromkeys((*labels.scope, *(one for piece in pieces for one in piece.labels.scope))))
     return Labels(
         scope, np.empty((0, len(scope)), dtype=np.intp), labels.costs[:0], labels.uses[:0], labels.origins[:0]
@@ -221,7 +221,7 @@ def _reduced(run: Run, labels: Labels) -> Labels:
 def _ahead(
     scope: tuple[int, ...], waiting: list[Piece], above: list[list[Table]], deadline: Deadline
 ) -> list[list[Table]]:
-    """Through every lens, the least that is still to come, by states of the scope."""
+    """The least that is still to come through every lens, by states of the scope."""
     inside = frozenset(scope)
     return [
         projected([*(piece.seen[index] for piece in waiting), *tables], inside, deadline)
@@ -240,7 +240,7 @@ def _alive(run: Run, labels: Labels, ahead: list[list[Table]]) -> Labels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restricted:
-    """A problem with fewer states, and which states of the whole one they were."""
+    """A problem with fewer states, and their numbers in the whole problem."""
 
     problem: Problem
     kept: tuple[Index, ...]

@@ -39,18 +39,18 @@ class Labels:
         return len(self.costs)
 
     def rows(self, which: Index | Mask) -> Labels:
-        """Some of the rows."""
+        """The labels of these rows only."""
         return Labels(self.scope, self.states[which], self.costs[which], self.uses[which], self.origins[which])
 
 
 def of_variable(variable: int, costs: Array, uses: Array, origins: int) -> Labels:
-    """A label for each state."""
+    """One label per state of a variable."""
     states = np.arange(len(costs), dtype=np.intp)[:, None]
     return Labels((variable,), states, costs, uses, np.full((len(costs), origins), -1, dtype=np.intp))
 
 
 def of_table(table: Table, limits: int) -> Labels:
-    """A label for each choice that is allowed; it uses nothing."""
+    """One label per choice that a table allows; it uses nothing of limits."""
     states = np.argwhere(np.isfinite(table.values))
     costs = np.asarray(table.values[tuple(states.T)])
     return Labels(table.scope, states, costs, np.zeros((len(costs), limits)), np.empty((len(costs), 0), dtype=np.intp))
@@ -103,13 +103,13 @@ def concatenated(pieces: Sequence[Labels]) -> Labels:
 
 
 def onto(labels: Labels, scope: tuple[int, ...]) -> Labels:
-    """The same rows with the states of fewer variables."""
+    """The labels with the states of fewer variables."""
     columns = [labels.scope.index(one) for one in scope]
     return Labels(scope, labels.states[:, columns], labels.costs, labels.uses, labels.origins)
 
 
 def undominated(labels: Labels, cost_grain: float, use_grain: Array) -> Labels:
-    """Without rows that another of the same states matches or beats in cost and in every use.
+    """The labels without rows that another of the same states matches or beats in cost and in every use.
 
     What differs by less than a grain is equal; the first of equals stays. Rows come out by states, then cost.
     """
@@ -170,7 +170,7 @@ def _falling(group: Index, use: Array) -> Mask:
 
 
 def _front(uses: Array) -> Mask:
-    """Of rows by rising cost, those that no row before matches or beats in every use."""
+    """Rows by rising cost that no earlier row matches or beats in every use."""
     kept: list[int] = []
     keep = np.zeros(len(uses), dtype=bool)
     for row in range(len(uses)):

@@ -1,4 +1,4 @@
-"""In which order to eliminate variables, and how large the tables then become.
+"""Elimination orders of variables, and the size of the tables that they lead to.
 
 Eliminating a variable makes one table over its neighbours, who are neighbours of each other from then on. The best
 order is hard to find (S. Arnborg, D. Corneil, A. Proskurowski, "Complexity of finding embeddings in a k-tree", SIAM
@@ -40,7 +40,7 @@ class Order:
 
     @property
     def fits(self) -> bool:
-        """Whether the tables may be written down."""
+        """Whether the tables are small enough to be written down."""
         return self.cells <= MOST_CELLS and self.work <= MOST_WORK
 
 

@@ -54,13 +54,13 @@ class Sweep:
     rest: tuple[Table, ...]
 
     def inside(self, index: int) -> list[Table]:
-        """Everything that names a bucket's variable: its own tables, and what its children say."""
+        """All tables that name a bucket's variable: its own, and the messages of its children."""
         bucket = self.buckets[index]
         return [*bucket.own, *(self.buckets[child].message for child in bucket.children)]
 
     @property
     def optimum(self) -> float:
-        """What the best choice costs; infinity if there is none. Nothing may have been kept."""
+        """The cost of the best choice; infinity if there is none. Must: no variable was kept."""
         return math.fsum(float(self.buckets[root].message.values) for root in self.roots)
 
     def states(self, count: int, kept: Mapping[int, int] | None = None) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class MinMarginals:
     possible: tuple[Mask, ...]
 
     def within(self, bound: float) -> tuple[Mask, ...]:
-        """The states that some choice of at most this cost has; dropping the others loses none of them."""
+        """The states of choices of at most this cost; dropping all others loses none of them."""
         slack = TIE * max(1.0, abs(bound))
         return tuple(mask & (costs <= bound + slack) for costs, mask in zip(self.best, self.possible, strict=True))
 
@@ -101,7 +101,7 @@ def first_least(costs: Array) -> int:
 def min_marginals(
     problem: Problem, *, prices: Mapping[str, float] | None = None, limit_s: float | None = None
 ) -> MinMarginals:
-    """What the best choice costs with each state of each variable.
+    """The cost of the best choice with each state of each variable.
 
     Limits are not enforced; uses are paid for at the prices given (`answer.priced`), none if none. `TimeoutError` when
     time is up.
@@ -113,7 +113,7 @@ def min_marginals(
 
 
 def checked(order: Order) -> Order:
-    """The order, if its tables may be written down."""
+    """The order, if its tables are small enough. Raises `ProblemTooLarge`."""
     if not order.fits:
         raise ProblemTooLarge(
             place="elimination",
@@ -174,7 +174,7 @@ def outside(sweep: Sweep, deadline: Deadline = NEVER) -> tuple[tuple[Table, ...]
 
 
 def marginals_of(sweep: Sweep, above: tuple[tuple[Table, ...], ...], deadline: Deadline = NEVER) -> MinMarginals:
-    """Both sweeps together, seen from every variable."""
+    """The min-marginals of every variable, from both sweeps."""
     best: list[Array] = [np.empty(0)] * len(sweep.buckets)
     for index, bucket in enumerate(sweep.buckets):
         tables = projected([*sweep.inside(index), *above[index]], frozenset({bucket.variable}), deadline)

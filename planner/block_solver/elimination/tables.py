@@ -1,4 +1,4 @@
-"""Tables over a few variables, and the one thing that elimination does to them.
+"""Tables over a few variables, and the operation that eliminates one of them.
 
 A table gives a cost for every choice of the variables in its scope. Infinity stands for what is not allowed: inside
 the tables only, since it adds and compares as "never" should; nothing that leaves this folder holds one.
@@ -52,13 +52,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When to stop, on the clock `time.perf_counter`."""
+    """A time to stop at, on the clock `time.perf_counter`."""
 
     at_s: float = math.inf
 
     @classmethod
     def after(cls, limit_s: float | None) -> Deadline:
-        """So many seconds from now; None is never."""
+        """The deadline so many seconds from now; None is never."""
         return cls() if limit_s is None else cls(time.perf_counter() + limit_s)
 
     def check(self) -> None:
@@ -130,13 +130,13 @@ def _spread(table: Table, scope: tuple[int, ...]) -> Array:
 
 
 def _led(table: Table, variable: int) -> Table:
-    """The table with one variable's axis in front, under the name -1, below every other."""
+    """The table with one variable's axis in front, under the name -1, which sorts before every other."""
     others = tuple(one for one in table.scope if one != variable)
     return Table((-1, *others), np.moveaxis(table.values, table.scope.index(variable), 0))
 
 
 def _folded(tables: Sequence[Table]) -> list[Table]:
-    """The same sum in fewer tables: one whose scope lies within another's is added to the smallest such."""
+    """The same sum in fewer tables: one whose scope lies within another's is added to the smallest such table."""
     wide: list[Table] = []
     for table in sorted(tables, key=lambda table: -len(table.scope)):
         homes = [index for index, home in enumerate(wide) if set(table.scope) <= set(home.scope)]
@@ -165,7 +165,7 @@ def _merged(parts: list[Array], axes: int) -> tuple[list[Array], list[tuple[int,
 
 
 def _grouped(parts: list[Array], own: Array) -> tuple[list[Array], Array]:
-    """Two parts, in one of which states of the variable have equal rows: the other's least among these will do."""
+    """Two parts, in one of which states of the variable have equal rows, with the other's least among these."""
     if len(parts) != 2:
         return parts, own
     fewer = [_alike([part]) for part in parts]
@@ -181,7 +181,7 @@ def _grouped(parts: list[Array], own: Array) -> tuple[list[Array], Array]:
 
 
 def _alike(tables: Sequence[Array]) -> tuple[Index, Index]:
-    """Rows that are equal in all tables, kept once: the firsts, and for every row which of these it is."""
+    """Rows that are equal in all tables, kept once: the first ones, and the number of its equal for every row."""
     rows = np.concatenate([table.reshape(len(table), -1) for table in tables], axis=1)
     bytes_of_row = np.dtype((np.void, rows.shape[1] * rows.itemsize))
     keys = cast("list[bytes]", np.ascontiguousarray(rows).view(bytes_of_row).ravel().tolist())
@@ -206,7 +206,7 @@ def _least(parts: list[Array], shape: tuple[int, ...], deadline: Deadline) -> Ar
 
 
 def _in_slabs(parts: list[Array], shape: tuple[int, ...], deadline: Deadline) -> Array:
-    """Piece by piece of the first axis of the result."""
+    """The least sum, computed piece by piece along the first axis of the result."""
     out = np.empty(shape[1:])
     rows = max(1, PIECE // math.prod(shape[2:]))
     for start in range(0, shape[1], rows):
@@ -217,7 +217,7 @@ def _in_slabs(parts: list[Array], shape: tuple[int, ...], deadline: Deadline) ->
 
 
 def _in_steps(parts: list[Array], shape: tuple[int, ...]) -> Array:
-    """Some states of the leading axis at a time, into one table of the least so far."""
+    """The least sum, computed for some states of the leading axis at a time."""
     out = np.full(shape[1:], np.inf)
     step = max(1, PIECE // max(1, math.prod(shape[1:])))
     piece = np.empty((step, *shape[1:]))

@@ -1,1 +1,1 @@
-"""Integer programs: the block problem as one, any other as plain numbers, both solved in a child process."""
+"""Integer programs: the block problem as one, and others as plain numbers, solved in a child process."""

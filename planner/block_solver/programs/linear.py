@@ -10,7 +10,7 @@ Row = tuple[tuple[tuple[int, float], ...], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """A program.
+    """An integer program.
 
     - One entry per variable in `costs`, `lower`, `upper` and `whole`; an upper bound may be infinite.
     - Numbers are of a size that a solver's absolute tolerances (1e-6) suit.
@@ -25,8 +25,8 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What a solver says: values, if it found some; whether nothing is less, or, without values, there is nothing; and
-    what it proved that nothing is below, in the unit of the costs."""
+    """The result of a solver: values, if it found some; whether they are proved least or, without values, that there
+    are none; and the bound that it proved, in the unit of the costs."""
 
     values: tuple[float, ...] | None
     proved: bool

@@ -54,7 +54,7 @@ Nodes = list[list[pulp.LpVariable]]
 
 
 def find(problem: Problem, until_s: float, solver: str) -> Finding:
-    """What the solver finds until then, on the clock `time.time`."""
+    """The result of the solver for a block problem by a time on the clock `time.time`."""
     scale = _scale(problem)
     program, nodes = written(problem, scale)
     for _ in range(CUTS):
@@ -75,7 +75,7 @@ def find(problem: Problem, until_s: float, solver: str) -> Finding:
 
 
 def solved(linear: Linear, until_s: float, solver: str) -> Solution:
-    """What the solver says of a program of plain numbers until then, on the clock `time.time`."""
+    """The result of the solver for a program of plain numbers by a time on the clock `time.time`."""
     program = pulp.LpProblem("linear", pulp.LpMinimize)
     variables = [
         pulp.LpVariable(
@@ -102,7 +102,7 @@ def solved(linear: Linear, until_s: float, solver: str) -> Solution:
 
 
 def written(problem: Problem, scale: float) -> tuple[pulp.LpProblem, Nodes]:
-    """The program, with costs divided by the scale, and its variables x."""
+    """The program in PuLP's terms, with costs divided by the scale, and its variables x."""
     program = pulp.LpProblem("block", pulp.LpMinimize)
     objective: list[tuple[pulp.LpVariable, float]] = []
     nodes: Nodes = []
@@ -127,7 +127,7 @@ def written(problem: Problem, scale: float) -> tuple[pulp.LpProblem, Nodes]:
 
 
 def _edges(program: pulp.LpProblem, pair: Pair, nodes: Nodes, scale: float) -> list[tuple[pulp.LpVariable, float]]:
-    """Edge variables and their equalities; what they cost."""
+    """Edge variables with their equalities, and their costs."""
     costs = pair.costs if pair.allowed is None else np.where(pair.allowed, pair.costs, np.inf)
     rows, columns = _groups(costs), _groups(costs.T)
     name = f"e_{pair.first}_{pair.second}"
@@ -158,18 +158,18 @@ def _groups(costs: Array) -> list[list[int]]:
 
 
 def _scale(problem: Problem) -> float:
-    """What a cost is divided by."""
+    """The divisor of costs."""
     tables = [*(one.costs for one in problem.variables), *(one.costs for one in problem.pairs)]
     return _power_of_two(max((float(np.abs(table).max()) for table in tables), default=0.0))
 
 
 def _power_of_two(largest: float) -> float:
-    """What to divide by so that the largest is about `SPREAD`."""
+    """The divisor that brings the largest number to about `SPREAD`."""
     return 2.0 ** math.frexp(largest)[1] / SPREAD if largest > 0 else 1.0
 
 
 def _engine(solver: str, left_s: float, *, presolve: bool = False) -> pulp.LpSolver:
-    """The solver as it is to be used: one thread, the same random numbers, no gap."""
+    """The solver with its options: one thread, fixed random numbers, no gap."""
     limit = None if math.isinf(left_s) else left_s
     shared = {"msg": False, "threads": 1, "timeLimit": limit, "gapRel": 0.0, "gapAbs": 0.0}
     if solver == HIGHS and presolve:
@@ -182,7 +182,7 @@ def _engine(solver: str, left_s: float, *, presolve: bool = False) -> pulp.LpSol
 
 
 def _nothing(program: pulp.LpProblem, until_s: float) -> bool:
-    """Whether there is no solution: proved.
+    """Whether it is proved that there is no solution.
 
     PuLP has CBC's "integer infeasible" as no solution found; that the status is infeasible says it, if there was time.
     """
@@ -202,7 +202,7 @@ def _dual_bound(program: pulp.LpProblem, scale: float) -> float | None:
 
 
 def _read(nodes: Nodes) -> tuple[int, ...] | None:
-    """The states that are chosen, if each variable has one."""
+    """The chosen states, if each variable has one."""
     values = [[one.varValue or 0.0 for one in row] for row in nodes]
     if any(max(row) < 0.5 for row in values):
         return None
@@ -210,7 +210,7 @@ def _read(nodes: Nodes) -> tuple[int, ...] | None:
 
 
 def main() -> None:
-    """Read (problems, until when, which solver or none), and write what was found for each, or what went wrong."""
+    """Read (problems, until when, which solver or none), and write the finding for each, or the error."""
     end_with(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "wb")
     # Solvers print to the standard output as they please.

@@ -32,7 +32,8 @@ CHILD = "meshwright.planner.block_solver.programs.milp"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a solver says. `proved`: nothing is cheaper, or, without states, there is nothing. The bound is its own."""
+    """The result of a solver. `proved`: nothing is cheaper, or, without states, there is nothing. The bound is the
+    solver's own."""
 
     states: tuple[int, ...] | None
     proved: bool
@@ -42,7 +43,7 @@ class Finding:
 def solve(
     problem: Problem, *, limit_s: float | None = None, start: Sequence[int] | None = None, solver: str | None = None
 ) -> Assignment:
-    """The optimum, or what is known of it when time is up."""
+    """The optimum, or the best that is known when time is up."""
     return solve_all([problem], limit_s=limit_s, starts=[start], solver=solver)[0]
 
 
@@ -53,7 +54,8 @@ def solve_all(
     starts: Sequence[Sequence[int] | None] | None = None,
     solver: str | None = None,
 ) -> list[Assignment]:
-    """All of them, one after another in one child, within one limit. `solver` is a name of PuLP's, or the best."""
+    """Solve several problems, one after another in one child, within one limit. `solver` is a name of PuLP's, or the
+    best one."""
     started_s = time.perf_counter()
     said, complaint = _asked(problems, limit_s, solver)
     findings = [one for one in said if isinstance(one, Finding)]
@@ -70,8 +72,8 @@ def solve_all(
 
 
 def solve_linear(linears: Sequence[Linear], *, limit_s: float | None = None) -> list[Solution]:
-    """Programs of plain numbers, one after another in one child, within one limit: their solutions, or what is known of
-    them when time is up."""
+    """Solve programs of plain numbers, one after another in one child, within one limit: their solutions, or the best
+    that is known when time is up."""
     said, complaint = _asked(linears, limit_s, None)
     found = [one for one in said if isinstance(one, Solution)]
     if len(found) < len(linears) and complaint is not None:
@@ -88,7 +90,7 @@ def _failed(place: str, complaint: str) -> SolverFailed:
 
 
 def _answer(problem: Problem, finding: Finding, start: Sequence[int] | None, started_s: float) -> Assignment:
-    """What the solver found and what was there at the start, which may show that its proof is none."""
+    """The assignment for a finding and the start, which may show that the solver's proof is none."""
     chosen = [finding.states] if finding.states is not None else []
     if start is not None and problem.legal(tuple(start)):
         chosen.append(tuple(start))
@@ -106,7 +108,7 @@ def _answer(problem: Problem, finding: Finding, start: Sequence[int] | None, sta
 def _asked(
     problems: Sequence[Problem | Linear], limit_s: float | None, solver: str | None
 ) -> tuple[list[Finding | Solution], str | None]:
-    """What the child found in time, and what it complained of if it ended before its time."""
+    """The findings of the child in time, and its errors if it ended early."""
     until_s = math.inf if limit_s is None else time.time() + limit_s
     # Solvers that talk by files leave them behind when they are killed.
     with tempfile.TemporaryDirectory(prefix="meshwright-") as scratch:
@@ -131,14 +133,14 @@ def _asked(
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child and what it has started, and wait for it."""
+    """Kill the child and its own children, and wait for it."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
 def _read(said: bytes) -> list[Finding | Solution]:
-    """The findings that were written whole."""
+    """The findings that were written completely."""
     stream = BytesIO(said)
     findings: list[Finding | Solution] = []
     while stream.tell() < len(said):

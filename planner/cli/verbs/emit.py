@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
 
 
 def tiny(again: Reloaded, folder: Path) -> Subject:
-    """The twin of a plan, as the emitter takes it; how it differs is told."""
+    """The twin of a plan, as the emitter takes it; its differences are printed."""
     made = twinned(Planned.of(again), folder)
     for said in made.told:
         print(f"the twin: {said}", file=sys.stderr)  # noqa: T201

@@ -106,7 +106,7 @@ def write(plan: Plan, folder: Path) -> Path:
 
 
 def nothing_found(solved: Solved, args: Namespace) -> int:
-    """What is said, and done, where there is no plan."""
+    """Print why there is no plan and what would help; returns the exit code."""
     if not solved.complete:
         ended = "it was interrupted" if solved.stop.interrupted else f"--time-limit {args.time_limit:g} ended it"
         raise NoPlanInTime(
@@ -132,7 +132,7 @@ def nothing_found(solved: Solved, args: Namespace) -> int:
 
 
 def _passed_over(solved: Solved) -> str:
-    """What fits and is not emitted, in words."""
+    """Plans that fit and are not emitted, in words."""
     passed = solved.search.emission.passed if solved.search.emission else []
     return f"; {len(passed)} that fit was passed over ({', '.join(by_code(passed))})" if passed else ""
 
@@ -141,7 +141,7 @@ def _passed_over(solved: Solved) -> str:
 
 
 def _space_text(space: Space) -> str:
-    """What is asked for, what is left out, and every base."""
+    """The space in words: constraints, what is left out, and every kernel configuration."""
     lines = [f"space of {space.ranks} ranks, {space.global_batch} sequences, {space.layers} layers"]
     for word_, table in (("only", space.constraints.only), ("never", space.constraints.never)):
         lines += [f"  {word_} {name}={'|'.join(map(word, values))}" for name, values in table.items()]
@@ -151,7 +151,7 @@ def _space_text(space: Space) -> str:
 
 
 def _search_text(search: Search) -> str:
-    """What was looked at, and everything that was priced, in order."""
+    """The search in words: what was looked at, and everything that was priced, in order."""
     counts = " ".join(f"{name}={number}" for name, number in asdict(search.counts).items())
     lines = [f"search {counts}", f"  bounds {search.lower_s} {search.upper_s}"]
     lines += [f"  {one.step_s} {'fits' if one.fits else 'full'} {one.config}" for one in search.found.values()]

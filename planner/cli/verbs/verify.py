@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
 
 
 def verify_alone(subject: Subject, folder: Path, args: Namespace) -> bool:
-    """Run them and print; whether nothing differs."""
+    """Run ranks alone and print the results; whether nothing differs."""
     found = []
     for one in backend_of(subject).each_alone(subject, folder, limit_s=args.time_limit):
         found.append(one)

@@ -10,7 +10,7 @@ from meshwright.planner.plan.units import nbytes
 
 
 def line(one: Alone) -> str:
-    """What is printed of a rank when it is done."""
+    """The line of a rank when it is done."""
     number = sum(count for _, _, count, _ in one.collectives)
     stages = f"stage {one.stages[0]}" if len(one.stages) == 1 else f"stages {' '.join(map(str, one.stages))}"
     equal = "as planned" if not one.differences else "DIFFERENT"
@@ -21,7 +21,7 @@ def line(one: Alone) -> str:
 
 
 def shown(found: Sequence[Alone], ranks: int) -> Iterable[str]:
-    """What is printed after all of them."""
+    """The summary after all ranks."""
     wrong = [f"rank {one.rank}: {what}" for one in found for what in one.differences]
     first = found[0]
     yield (
@@ -36,7 +36,7 @@ def shown(found: Sequence[Alone], ranks: int) -> Iterable[str]:
 
 
 def to_json(found: Sequence[Alone], ranks: int) -> dict[str, Any]:
-    """What is printed with --json; docs/emit.md describes it."""
+    """The JSON, as docs/emit.md describes it."""
     return {
         "exact": not any(one.differences for one in found),
         "ranks": ranks,

@@ -105,7 +105,7 @@ def _links(shown: Shown) -> Table:
 
 
 def _sources(shown: Shown) -> dict[str, int]:
-    """Sources of the devices' numbers, numbered as they first appear."""
+    """Sources of the devices' numbers, numbered in order of appearance."""
     numbers: dict[str, int] = {}
     for device in shown.devices:
         for _, quantity in device.quantities():

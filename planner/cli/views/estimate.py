@@ -1,4 +1,4 @@
-"""An estimate as a person reads it: what was asked, what it costs, whether it fits, and where time and memory go."""
+"""An estimate as a person reads it: the question, its cost, whether it fits, and where time and memory go."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _answer(console: Console, found: Estimate) -> None:
 
 
 def _margin(found: Estimate) -> str:
-    """What the device of the fullest stage has, and how much of it is kept free."""
+    """The memory of the fullest stage's device, and the part of it that is kept free."""
     memory = max(found.prediction.stages, key=lambda one: one.memory.peak_bytes).memory
     return f" (the device's {nbytes(memory.device_bytes)} less a margin of {nbytes(memory.margin_bytes)})"
 
@@ -119,7 +119,7 @@ def _stage(stage: StagePrediction, work: StageWork) -> tuple[str, ...]:
 
 
 def _memory(found: Estimate) -> Table:
-    """What memory is held by; what no stage holds is left out."""
+    """Memory by category; categories that no stage has are left out."""
     held = [dict(stage.memory.parts) for stage in found.prediction.stages]
     names = [name for name in HELD if any(parts.get(name) for parts in held)]
     table = new_table("memory at the fullest instant", "stage", *names)
@@ -136,7 +136,7 @@ def _traffic(found: Estimate) -> Table:
 
 
 def _provenance(console: Console, found: Estimate) -> None:
-    """What every number above stands on: all of them follow from these."""
+    """The numbers that everything above follows from."""
     kinds = ", ".join(f"{name} {kind}" for name, kind in found.prediction.provenance)
     console.print(f"provenance: {kinds}")
     console.print(f"times, memory and shares follow from these: they are {worth(found.weakest)}")

@@ -76,7 +76,7 @@ def _order(found: Inspection) -> str:
 
 
 def _runs(names: tuple[str, ...]) -> list[str]:
-    """Names in order, neighbours that are equal joined."""
+    """Names in order, equal neighbours joined."""
     runs: list[tuple[str, int]] = []
     for name in names:
         if runs and runs[-1][0] == name:

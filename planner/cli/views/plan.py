@@ -101,7 +101,7 @@ def gap_text(plan: Plan) -> str:
 
 
 def _free(plan: Plan) -> str:
-    """Of what the proof is, where something is asked of modules."""
+    """The space that the proof is about, where something is asked of modules."""
     return "; that space is without the pins of modules" if plan.bounds.modules else ""
 
 
@@ -109,15 +109,15 @@ BETTER = {"time": "is faster", "cost": "costs less", "memory": "needs less memor
 
 
 def amount(objective: str, value: float) -> str:
-    """What plans are compared by, with its unit; money has none."""
+    """A figure of the objective with its unit; money has none."""
     if objective == "cost":
         return f"{value:.4g} a step"
     return nbytes(value) if objective == "memory" else seconds(value)
 
 
 def in_words(config: Config, shares: Sequence[int] = ()) -> list[str]:
-    """What a configuration means, one line for each thing that it does; `shares` of a batch on every copy, if they are
-    not all alike."""
+    """The meaning of a configuration, a line per feature; `shares` are those of the batch on every copy, if they
+    differ."""
     found = []
     if shares:
         sequences = [share * config.batch // sum(shares) for share in shares]
@@ -162,7 +162,7 @@ def _again(config: Config) -> str:
 
 
 def _stages(plan: Plan) -> Table:
-    """Neighbours that run the same on equal meshes are one row, with the memory of the fullest of them."""
+    """Rows of stages: neighbours that run the same on equal meshes are one, with the memory of the fullest."""
     shown = new_table("stages", "stage", "blocks", "mesh", "peak memory", "capacity", "left", "fullest at")
     names = []
     for stage, blocks in zip(plan.decisions.stages, plan.blocks, strict=True):
@@ -194,7 +194,7 @@ def _rivals(title: str, first: str, rivals: Sequence[Rival]) -> Table:
 
 
 def difference_table(title: str, differences: Sequence[tuple[str, float]]) -> Table:
-    """Seconds more or less, by what they go to; they add up to what is between two step times."""
+    """Seconds more or less, by share; they add up to the difference of two step times."""
     shown = new_table(title, "", "time")
     for name, more_s in differences:
         if more_s:
@@ -205,7 +205,7 @@ def difference_table(title: str, differences: Sequence[tuple[str, float]]) -> Ta
 
 
 def short(config: Config) -> str:
-    """A configuration without what goes without saying."""
+    """A configuration in short: values that go without saying are left out."""
     usual = {"pp": 1, "tp": 1, "recompute": "none", "zero": 0}
     words = str(config).split(",")
     kept = [text for text in words if text not in {f"{name}={word(value)}" for name, value in usual.items()}]
@@ -247,7 +247,7 @@ COUNTED = {
 
 
 def show_nothing(nothing: Nothing) -> None:
-    """Print what lacks least, and what would help, to standard output."""
+    """Print the configuration that lacks least, and what would help, to standard output."""
     console = new_console()
     console.print("nothing fits", style="bold")
     if nothing.nearest is not None:

@@ -1,4 +1,4 @@
-"""What the tables of several verbs share."""
+"""Parts that the tables of several verbs share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def new_table(title: str, *columns: str) -> Table:
 
 
 def rows_alike(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Rows by number; neighbours that show the same become one, such as 1-6."""
+    """Rows by number; equal neighbours become one, such as 1-6."""
     found: list[tuple[int, int, tuple[str, ...]]] = []
     for number, row in enumerate(rows):
         if found and found[-1][2] == row:
@@ -44,7 +44,7 @@ def rows_alike(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ..
 
 
 def share_table(prediction: Prediction) -> Table:
-    """Where a step goes."""
+    """A table of where a step's time goes."""
     step_s = prediction.step_time_s
     shares = [(name, share_s) for name, share_s in prediction.shares if share_s > 0]
     most = max((share_s for _, share_s in shares), default=1.0)
@@ -56,5 +56,5 @@ def share_table(prediction: Prediction) -> Table:
 
 
 def worth(kind: Kind) -> str:
-    """What numbers are worth that stand on this."""
+    """The reliability of numbers that rest on this provenance."""
     return kind if kind == "measured" else f"no better than {kind} (uncalibrated: not measured on this cluster)"

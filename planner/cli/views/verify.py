@@ -13,7 +13,7 @@ MOST_LINES = 20
 
 
 def shown(found: Verified, planned: tuple[float, ...]) -> Iterable[str]:
-    """What is printed."""
+    """The lines to print."""
     yield f"{found.ranks} ranks, {found.steps} steps against one device: {'exact' if found.exact else 'DIFFERENT'}"
     yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
     yield f"compared      {found.tensors} tensors per rank and step, the worst off by {found.worst:.1e}"
@@ -42,7 +42,7 @@ def shown(found: Verified, planned: tuple[float, ...]) -> Iterable[str]:
 
 
 def to_json(found: Verified, planned: tuple[float, ...]) -> dict[str, Any]:
-    """What is printed with --json; docs/emit.md describes it."""
+    """The JSON, as docs/emit.md describes it."""
 
     def rows(collectives: Iterable[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
         return [{"kind": kind, "axes": axes, "count": n, "bytes": size} for kind, axes, n, size in collectives]

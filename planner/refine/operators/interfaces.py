@@ -1,4 +1,4 @@
-"""What bodies have to do with each other: values that they hand on, and parameters that several hold."""
+"""Interfaces of bodies: values that they hand on, and parameters that several of them hold."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ End = tuple[str, str]
 
 
 def tied(fold: Fold) -> list[tuple[End, ...]]:
-    """Trained parameters that several bodies hold: in each, by its own path."""
+    """Trained parameters that several bodies hold, each under its own path."""
     calls = list(fold.calls())
     found = [tuple(dict.fromkeys((calls[number].body.name, path) for number, path in held)) for _, held in fold.tied]
     return [ends for ends in found if len(ends) > 1]
 
 
 def handed_on(fold: Fold) -> Mapping[End, End]:
-    """Values that bodies hand to one another: for every end the first one that it must lie like."""
+    """Values that bodies hand to one another: for every end, the first end whose placement it shares."""
     calls = tuple(fold.calls())
     found: dict[End, End] = {}
 

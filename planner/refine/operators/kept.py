@@ -1,4 +1,4 @@
-"""What a body plan says beside the choices of operators: how it stores, what runs again, how its ends lie."""
+"""The parts of a body plan that stay when its operators are chosen anew: storage, recomputation, interfaces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from meshwright.planner.block import Space
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a body plan says beside the choices of operators, as the block solver takes it."""
+    """The parts of a body plan that stay when its operators are chosen anew, as the block solver takes them."""
 
     plan: BodyPlan
     graph: Graph
@@ -60,7 +60,7 @@ class Kept:
 
 
 def _storage(plan: BodyPlan, graph: Graph, mesh: Mesh) -> tuple[int, tuple[str, ...]]:
-    """The level of ZeRO that a plan stores by, and the axes that it stores over."""
+    """The ZeRO level of a plan, and the axes that it shards over."""
     compute = compute_placements(graph, plan, mesh) if plan.storage else {}
     level, axes = 0, set[str]()
     for item in plan.storage:
@@ -72,7 +72,7 @@ def _storage(plan: BodyPlan, graph: Graph, mesh: Mesh) -> tuple[int, tuple[str, 
 
 
 def _zigzag(plan: BodyPlan, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that cut something in a zigzag."""
+    """The axes that cut anything in a zigzag."""
     made = [pair for _, strategy in plan.strategies for pair in strategy.choices]
     found = {axis for axis, choice in made if isinstance(choice, Split) and choice.layout == ZIGZAG}
     dims = [dim for _, state in plan.states for dim in state.dims]
@@ -81,5 +81,5 @@ def _zigzag(plan: BodyPlan, mesh: Mesh) -> tuple[str, ...]:
 
 
 def ends_of(graph: Graph) -> tuple[str, ...]:
-    """Inputs and outputs."""
+    """The inputs and outputs of a body."""
     return (*(item.value for item in graph.inputs), *graph.outputs)

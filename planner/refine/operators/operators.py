@@ -86,13 +86,14 @@ class Operators:
     blocks: Blocks | None = None
 
     def accepts(self, plan: Candidate, bench: Bench) -> bool:
-        """Whether it was made of one configuration, on few enough axes."""
+        """Whether the plan was made of one configuration, on few enough axes."""
         axes = max(len(stage.mesh.axes) for stage in plan.decisions.stages)
         most = MOST_AXES if bench.asked.operators or bench.asked.modules else FEW_AXES
         return plan.origin is not None and 0 < axes <= most
 
     def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
-        """The best of all that code is written for, also of the same plan with nothing stored in shards."""
+        """The best plan that code is written for, with the operators of this plan chosen anew, or those of the same
+        plan with nothing stored in shards."""
         found, fold, asks = [plan], bench.fold(plan), bench.asks
         free_ends = not asks("sp", "cp", "tp")
         free_copies = not asks("dp", "ep", "shard") and bench.asked.constraints.grants("zero", 0)
@@ -118,8 +119,8 @@ class Operators:
 
 
 def _whole(plan: Candidate, bench: Bench) -> list[Candidate]:
-    """Where collectives take long: the same with nothing stored in shards. Ranks that do the same on the same data have
-    nothing to tell each other then."""
+    """The plan with nothing stored in shards, where collectives take long: ranks that do the same on the same data
+    exchange nothing."""
     if plan.config is None or not plan.config.zero or not parts_badly(plan.decisions, plan.prediction):
         return []
     config = replace(plan.config, zero=0, shard=0, regather=True)
@@ -128,13 +129,13 @@ def _whole(plan: Candidate, bench: Bench) -> list[Candidate]:
 
 
 def _attends_as_asked(decisions: Decisions, fold: Fold, asked: Asked) -> bool:
-    """Whether attention of cut sequences runs in no way that was not asked for."""
+    """Whether attention of cut sequences runs only in ways that the constraints allow."""
     return all(asked.constraints.grants("context", way) for way in contexts(decisions, fold))
 
 
 def problems(bench: Bench, plan: Candidate) -> dict[str, Block]:
-    """For every body plan in use all that it may choose instead, by itself, with ends where it likes; of bodies
-    without operators nothing, since they hand on what they are given, and nothing on one rank."""
+    """Block problems of all body plans in use, each by itself and with free interfaces; none for bodies without
+    operators, nor for one rank."""
     work = _Work(bench, bench.fold(plan), plan, inf, {})
     return {name: work.block(name, {}, hides=True) for name in work.open}
 
@@ -145,7 +146,7 @@ Constraints = Mapping[str, Sequence[BodyPlan]]
 
 @dataclass(slots=True)
 class _Work:
-    """Changes to one plan."""
+    """The search for better operators of one plan."""
 
     bench: Bench
     fold: Fold
@@ -186,7 +187,7 @@ class _Work:
         return time.monotonic() >= self.until_s
 
     def hands_on(self, name: str) -> bool:
-        """Whether the body of a plan has no operators: what comes in goes on to blocks as it is."""
+        """Whether a plan's body has no operators: its inputs go on to blocks as they are."""
         return not self.fold.body[self.decisions.plan[name].body].graph.ops
 
     @property
@@ -197,14 +198,15 @@ class _Work:
     # the evaluator
 
     def judged(self, instead: Mapping[str, BodyPlan]) -> Candidate:
-        """The plan with other body plans in the place of some."""
+        """The plan with some body plans replaced, priced."""
         plans = tuple(instead.get(plan.name, plan) for plan in self.decisions.plans)
         changed = tuple(new.name for old, new in zip(self.decisions.plans, plans, strict=True) if not _same(old, new))
         trial = self.bench.setting.allowed(replace(self.decisions, plans=plans), self.fold)
         return replace(self.start, decisions=trial, prediction=self.bench.judged(trial, self.fold), changed=changed)
 
     def tried(self, best: Candidate, instead: Mapping[str, BodyPlan]) -> Candidate | None:
-        """The best plan so far with other body plans; None if they do not fit together, or the target refuses."""
+        """The best plan so far with some body plans replaced; None if they do not fit together, or the target
+        refuses."""
         whole = {plan.name: plan for plan in best.decisions.plans} | dict(instead)
         if all(_same(plan, best.decisions.plan[name]) for name, plan in instead.items()):
             return None
@@ -216,7 +218,8 @@ class _Work:
             return None
 
     def places(self, plans: Mapping[str, BodyPlan], held: Sequence[End]) -> set[tuple[object, ...]]:
-        """Where the holders of a tied parameter read and store it: there is one tensor, and no price for two."""
+        """The placements in which holders of a tied parameter read and store it: there is one tensor, and no price for
+        two."""
         found = set[tuple[object, ...]]()
         for name in self.kept:
             plan, stage = plans[name], self.kept[name].stage
@@ -239,7 +242,7 @@ class _Work:
         return _best(best, [self.tried(best, {name: plans[0] for name, plans in constraints.items() if plans})])
 
     def leaner(self, best: Candidate, name: str, plan: BodyPlan) -> Candidate:
-        """Within what is left of memory, the plan with the first change of a body that is better."""
+        """The plan with the first change of a body that is better within the memory that is left."""
         own, room = self.used(best, name), self.room(best, name)
         for share in LEANER if room else LEANER[-1:]:
             found = self.solutions(name, dict(plan.states), own + share * room)
@@ -251,8 +254,8 @@ class _Work:
     # the block solver
 
     def solutions(self, name: str, ends: Mapping[str, State], within: float = inf) -> list[BodyPlan]:
-        """The best plans of a body with these ends and within these bytes: where all hides that can, and where nothing
-        does."""
+        """The best plans of a body with these interfaces and within these bytes: where everything hides that can, and
+        where nothing does."""
         kept, found = self.kept[name], list[BodyPlan]()
         if self.hands_on(name):
             return [replace(kept.plan, states=tuple((value, ends.get(value, own)) for value, own in kept.plan.states))]
@@ -282,7 +285,7 @@ class _Work:
         return found
 
     def block(self, name: str, boundary: Mapping[str, State], *, hides: bool) -> Block:
-        """The problem of a body. What it has in common with one that was built before is taken from that."""
+        """The block problem of a body, built on one of an earlier call where possible."""
         kept = self.kept[name]
         body, stage, space = kept.plan.body, kept.stage, kept.space
         key = Same(self.fold), body, stage.mesh, stage.ranks, space.zigzag
@@ -298,11 +301,11 @@ class _Work:
 
     @property
     def flying(self) -> int:
-        """Micro-batches between their forward and their backward pass on the first ranks, at most."""
+        """The most micro-batches between forward and backward on the first ranks."""
         return min(self.decisions.schedule.microbatches, len(self.decisions.groups))
 
     def used(self, best: Candidate, name: str) -> float:
-        """Bytes that one call of a body takes now."""
+        """Bytes that one call of a body takes in the best plan."""
         kept = self.kept[name]
         cost = cost_of_plan(kept.graph, best.decisions.plan[name], kept.stage.mesh, self.terms(name, hides=True))
         return self.flying * cost.saved_bytes + cost.state_bytes
@@ -317,12 +320,12 @@ class _Work:
         return min(left[ranks] / count for ranks, count in calls.items() if count)
 
     def same_ends(self) -> Constraints:
-        """For every body plan others with the same ends."""
+        """Alternatives to every body plan with the same interfaces."""
         return {name: self.solutions(name, kept.ends) for name, kept in self.kept.items()}
 
     def freed(self, best: Candidate, *, data: bool = False) -> Candidate:
-        """With free ends: the body that is called most as it likes best, all others in accord. Only all together fit
-        together; from there on bodies change one by one. `data`: what enters the model may lie otherwise, too."""
+        """The plan with free interfaces: the body that is called most has its way, and all others follow. Only all
+        changes together fit; from there on bodies change one by one. `data`: inputs of the model may change, too."""
         if len({stage.mesh for stage in self.decisions.stages}) > 1:
             return best
         groups, settled = handed_on(self.fold), dict[End, State]()
@@ -352,8 +355,8 @@ class _Work:
         return _best(best, [self.climbed(together, moved)]) if together else best
 
     def polished(self, best: Candidate) -> Candidate:
-        """Small bodies with single choices changed as long as the evaluator finds that faster: of launches, which may
-        be what matters there, block problems know nothing."""
+        """The plan with single choices of small bodies changed as long as the evaluator finds that faster: block
+        problems ignore launch times, which may matter most there."""
         for name in self.open:
             improved = True
             while improved and not self.late():
@@ -364,7 +367,7 @@ class _Work:
         return best
 
     def near(self, plan: BodyPlan) -> Iterator[BodyPlan]:
-        """Plans that are one choice away, of a body with few choices."""
+        """Plans that differ in one choice, for a body with few choices."""
         kept = self.kept[plan.name]
         boundary = {value: state for value, state in plan.states if value in ends_of(kept.graph)}
         try:
@@ -379,8 +382,8 @@ class _Work:
                 yield replace(made, states=(*made.states, *open_), first=plan.first)
 
     def alike(self, best: Candidate) -> Candidate:
-        """With nothing split: all ranks do the same; from there on bodies change one by one, between ends that every
-        rank has whole."""
+        """The plan with nothing split: all ranks do the same; from there on bodies change one by one, between
+        replicated interfaces."""
         whole = {
             name: replace(
                 kept.plan,
@@ -398,12 +401,12 @@ class _Work:
 
 
 def _operators(graph: Graph) -> int:
-    """Those that gradients pass through."""
+    """The number of operators that gradients pass through."""
     return sum(not graph.differentiable.isdisjoint(op.results) for op in graph.ops)
 
 
 def _same(one: BodyPlan, other: BodyPlan) -> bool:
-    """Whether two plans of a body decide the same, in whatever order they say it."""
+    """Whether two plans of a body decide the same, in whatever order they list it."""
     if one is other:
         return True
     storage = [{item.path: item for item in plan.storage} for plan in (one, other)]
@@ -415,8 +418,8 @@ def _same(one: BodyPlan, other: BodyPlan) -> bool:
 
 
 def _best(best: Candidate, trials: Sequence[Candidate | None]) -> Candidate:
-    """The best of several; the first, if none is faster by so much that it counts and lacks no more memory, and none
-    fits where it does not."""
+    """The best of several trials; the plan so far, unless one is clearly faster and lacks no more memory, or fits where
+    it does not."""
     for trial in trials:
         if trial is None:
             continue

@@ -1,5 +1,5 @@
-"""What ranks of a plan wait for each other, and for their hosts: where that takes long, ranks which all do the same may
-be faster."""
+"""Waiting times of a plan's ranks, for each other and for their hosts: where these are long, it may be faster if all
+ranks do the same work."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ them."""
 
 
 def parts_badly(decisions: Decisions, prediction: Prediction) -> bool:
-    """Whether collectives that nothing hides take so long that ranks which all work on the same data may be faster:
-    each does the work of all then, and has nothing to tell the others. While a device waits for its host, more work
-    takes no longer."""
+    """Whether exposed collectives take so long that it may be faster if all ranks work on the same data: each does all
+    the work then, and they exchange nothing. While a device waits for its host, more work takes no longer."""
     shown, ranks = dict(prediction.shares), max(stage.mesh.size for stage in decisions.stages)
     waited, worked = (sum(shown.get(name, 0.0) for name in names) for names in (WAITED, KERNELS))
     return MOST_WORK * waited > (ranks - 1) * worked
 
 
 def silent_s(prediction: Prediction) -> float:
-    """The step without what ranks wait for each other, and their hosts."""
+    """The step time without waiting for other ranks and for hosts."""
     shown = dict(prediction.shares)
     return prediction.step_time_s - sum(shown.get(name, 0.0) for name in WAITED)

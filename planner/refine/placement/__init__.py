@@ -1,4 +1,4 @@
-"""Which rank of the cluster takes which place of a plan.
+"""Placement: the rank of the cluster for every place of a plan.
 
 | module | what it has |
 |---|---|

@@ -1,4 +1,4 @@
-"""Which ranks to leave idle, where a plan needs fewer than the cluster has.
+"""Idle ranks: which to leave out where a plan needs fewer than the cluster has.
 
 Seven GPUs have few divisors; a plan for six leaves one of them idle. `subsets` says which ranks to keep then: the first
 so many in several orders, each with a reason. The evaluator judges between them (`placement.Placement`), and exchanges
@@ -14,8 +14,8 @@ from meshwright.planner.refine.placement.symmetry import Symmetry
 
 
 def subsets(cluster: Cluster, needed: int) -> tuple[tuple[int, ...], ...]:
-    """So many ranks, chosen in different ways: the fastest, those with the most memory, the best links, the largest
-    hosts. Each keeps ranks of one host together as far as it can."""
+    """Choices of so many ranks: the fastest, those with the most memory, the best links, the largest hosts. Each keeps
+    ranks of one host together as far as it can."""
     symmetry = Symmetry(cluster)
     reasons: tuple[Callable[[int], float], ...] = (
         lambda rank: max(peak.value for _, peak in cluster.device(rank).peaks),
@@ -38,7 +38,7 @@ def subsets(cluster: Cluster, needed: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _reach(cluster: Cluster, symmetry: Symmetry) -> Callable[[int], float]:
-    """How much a rank can send to all others, as measured, or else as the links between pools let it."""
+    """A rank's total rate to all others, as measured, or else by the links between pools."""
     if cluster.matrix is not None:
         rows = cluster.matrix.rows
 

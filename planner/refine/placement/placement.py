@@ -1,4 +1,4 @@
-"""Which rank of the cluster takes which place of a plan.
+"""Placement: the rank of the cluster for every place of a plan.
 
     Decisions, Cluster -> Decisions, the same but for the ranks of their stages
 
@@ -86,13 +86,13 @@ def on_ranks(decisions: Decisions, assignment: Sequence[int]) -> Decisions:
 
 @lru_cache(maxsize=4096)
 def _one_of_equals(ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Of equal groups always the same: what is known of a group is known by identity."""
+    """One object for equal groups: what is known of a group is remembered by identity."""
     return ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The plan on the ranks where it is fastest, as far as `limit` prices go.
+    """An improvement: the plan on the ranks where it is fastest, as far as `limit` prices go.
 
     - `offered` are ranks that it may be put on beside those that it has; the first are taken up to the number that it
       needs.
@@ -140,7 +140,7 @@ def _first(ranks: Sequence[int], needed: int) -> Sequence[int]:
 
 
 class _Search:
-    """What was tried, and the best of it."""
+    """The assignments tried so far, and the best of them."""
 
     def __init__(self, plan: Candidate, bench: Bench, limit: int) -> None:
         self.decisions, self.bench, self.limit = plan.decisions, bench, limit
@@ -156,7 +156,7 @@ class _Search:
         self._note(self.best, self.worth, self.prediction)
 
     def consider(self, assignment: Sequence[int]) -> Worth | None:
-        """What an assignment is worth: as it was found before, or priced now; None if no price is left."""
+        """The worth of an assignment, remembered or priced now; None if no price is left."""
         canonical = self.symmetry.canonical(assignment)
         if canonical in self.seen:
             return self.seen[canonical]
@@ -199,8 +199,8 @@ class _Search:
                 self._climb(start, blocks, kinds)
 
     def _starts(self) -> list[Assignment]:
-        """The best of each shape: of assignments that become the same where units are taken as alike. First the shape
-        that came in."""
+        """The best assignment of each shape (assignments that are equal once units count as alike), the shape that came
+        in first."""
         shapes: dict[Assignment, Assignment] = {}
         first = self.symmetry.shape(assignment_of(self.decisions))
         for assignment in sorted(self.seen, key=lambda one: (self.seen[one], one)):
@@ -232,7 +232,7 @@ class _Search:
                     start, at, better = moved, found, True
 
     def _slowest_link(self, block: Sequence[int]) -> float:
-        """What is measured worst from here; whoever sits there is exchanged first."""
+        """The slowest measured link of a block; the block with the slowest is exchanged first."""
         if self.matrix is None:
             return 0.0
         row = block[0] if self.symmetry.by_device else self.symmetry.unit_of(block[0])
@@ -242,12 +242,12 @@ class _Search:
 
 
 def _arrangements(kinds: Sequence[tuple[int, ...]]) -> int:
-    """Ways to put different blocks on seats of these kinds."""
+    """The number of ways to put different blocks on units of these kinds."""
     return factorial(len(kinds)) // prod(factorial(count) for count in Counter(kinds).values())
 
 
 def _different(kinds: Counter[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """The orders of kinds, each of which there are so many."""
+    """The distinct orders of kinds with these counts."""
     if not kinds:
         yield ()
     for kind in sorted(kinds):
@@ -267,7 +267,7 @@ def _flat(blocks: Iterable[Sequence[int]]) -> Iterator[int]:
 
 
 def _ordered(decisions: Decisions, symmetry: Symmetry, ranks: Sequence[int]) -> Iterator[Assignment]:
-    """Assignments to these ranks, place by place in every order that `_places` has."""
+    """Assignments to these ranks, by every order of places that `_places` yields."""
     pools = list(dict.fromkeys(map(symmetry.pool_of, ranks)))
     by_pool = {pool: [rank for rank in ranks if symmetry.pool_of(rank) == pool] for pool in pools}
     for places in _places(decisions, symmetry, several=len(pools) > 1):
@@ -307,7 +307,7 @@ def _within(dims: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _inside(sizes: Sequence[int], block: int) -> list[tuple[int, ...]]:
-    """Factors of the dimensions that together fill a block, or as much of one as they can: later dimensions first."""
+    """Factors of the dimensions that together fill a block, or as much of one as possible; later dimensions first."""
     fits = [size for size in range(block, 0, -1) if block % size == 0]
     divisors = [[part for part in range(1, size + 1) if size % part == 0 and part <= block] for size in sizes]
     found = [parts for parts in product(*divisors) if block % prod(parts) == 0]

@@ -22,7 +22,7 @@ Assignment = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Ranks that share one way out.
+    """Ranks that leave a host, or an island, by the same way.
 
     - `islands` holds all of its ranks, in order; devices outside any island are islands of one.
     - Units of one `kind` are exchangeable; they have islands of the same sizes.
@@ -55,7 +55,7 @@ class Symmetry:
 
     @property
     def block(self) -> int:
-        """The largest run of ranks of which every unit holds a whole number."""
+        """The size of the largest run of ranks that fits every unit a whole number of times."""
         return gcd(*(len(unit.ranks) for unit in self.units))
 
     @property
@@ -80,15 +80,15 @@ class Symmetry:
         return [held[start : start + size] for held in ranks for start in range(0, len(held), size)]
 
     def kind(self, rank: int) -> tuple[int, ...]:
-        """What can be exchanged for what: ranks of one kind sit in units that are alike."""
+        """The kind of a rank's unit: ranks of one kind can be exchanged."""
         return self.units[self.unit_of(rank)].kind
 
     def canonical(self, assignment: Sequence[int]) -> Assignment:
-        """The first of all assignments that cost the same."""
+        """The representative of all assignments that cost the same."""
         return tuple(assignment) if self.by_device else self._first(assignment, [unit.kind for unit in self.units])
 
     def shape(self, assignment: Sequence[int]) -> Assignment:
-        """The same for all assignments that differ by exchanging units with islands of the same sizes."""
+        """The representative of all assignments that differ by exchanging units with islands of the same sizes."""
         return self._first(assignment, [tuple(map(len, unit.islands)) for unit in self.units])
 
     def _first(self, assignment: Sequence[int], kinds: Sequence[tuple[int, ...]]) -> Assignment:
