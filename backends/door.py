@@ -1,4 +1,4 @@
-"""Backends by name, loaded when they are asked for, and what the planner asks of each.
+"""Backends by name, loaded when they are asked for, and the functions that the planner calls on each.
 
 A backend is the module `door` of its package: the functions of `Backend`. What its targets can run is data
 (`capabilities`), which is read at once; the rest is loaded for a plan that is emitted or run.
@@ -33,25 +33,25 @@ LOCAL = tuple(_LOCAL.values())
 
 
 class Backend(Protocol):
-    """What writes and runs the code of plans for the targets of one framework."""
+    """The writer and runner of plans' code for the targets of one framework."""
 
     def on_hosts(self, target: str) -> bool:
-        """Whether its ranks are devices of hosts, which have to be started one by one."""
+        """Whether the target's ranks are devices of hosts, which have to be started one by one."""
 
     def check_software(self, workload: Workload, target: str, style: str) -> None:
         """Refuse a stack or an optimizer that no code is written for, whatever the plan."""
 
     def check_hosts(self, groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
-        """Refuse ranks that cannot be started as a plan has them on hosts."""
+        """Refuse ranks that cannot be started on hosts as the plan has them."""
 
     def emit(self, subject: Subject, folder: Path) -> Files:
-        """The files of a plan, for this folder. Raises a `NotEmitted` for what no code is written for."""
+        """The files of a plan for this folder. Raises a `NotEmitted` for plans that no code is written for."""
 
     def with_hosts(self, files: Files, seats: Sequence[Seat]) -> Files:
-        """The files of a plan for devices of hosts, with where its ranks sit."""
+        """The files of a plan for devices of hosts, with the places of its ranks."""
 
     def how_to_start(self, files: Files) -> str:
-        """Where the script that starts a plan is to be run."""
+        """Where to run the script that starts a plan."""
 
     def check_installed(self) -> None:
         """Refuse to run anything where the framework is missing, or too old."""
@@ -63,12 +63,11 @@ class Backend(Protocol):
         """Run one rank of every group of ranks, alone, on tensors without memory."""
 
     def parallelize(self, model: Any, subject: Subject, reference: str) -> Any:
-        """This rank's part of a model, for a training loop of one's own; `reference` is what the plan's model is
-        called."""
+        """This rank's part of a model, for a training loop of one's own; `reference` names the plan's model."""
 
 
 def backend(target: str) -> Backend | None:
-    """What code for a target is written by; None for one that is no runtime."""
+    """The backend of a target; None for a target without a runtime."""
     name = next((name for name, data in _DATA.items() if target in data.TARGETS), None)
     return import_module(f"meshwright.backends.{name}.door") if name is not None else None
 

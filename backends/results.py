@@ -1,4 +1,4 @@
-"""What a backend hands back: files that were written, and what came of running them."""
+"""Results of a backend: files that were written, and findings of running them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Where a rank of the cluster is: a host by its number, a GPU of it, and the adapters of that host."""
+    """The place of a rank of the cluster: its host by number, its GPU, and the adapters of that host."""
 
     host: int
     gpu: int
@@ -20,7 +20,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What is written: texts by file name."""
+    """The files that were written: texts by file name."""
 
     texts: tuple[tuple[str, str], ...]
     told: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """A value that differs: by how much of what it is measured by, and how much is allowed."""
+    """A value that differs: by how much, relative to its measure, and how much is allowed."""
 
     what: str
     by: float
@@ -50,7 +50,7 @@ class Off:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was compared, and what differs."""
+    """The comparison of emitted code with the model, and the differences."""
 
     ranks: int
     steps: int
@@ -95,7 +95,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """What one rank did, and how that differs from the plan."""
+    """The findings about one rank that ran alone, and its differences from the plan."""
 
     rank: int
     stages: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""A plan as a backend is given it: bodies and their plans by segment, the blocks of stages, how the model is called."""
+"""A plan as a backend is given it: bodies and their plans by segment, the blocks of stages, the calls of the model."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Subject:
 
     @cached_property
     def step_flops(self) -> float:
-        """Floating-point work of the model in one step, nothing computed again."""
+        """Floating-point work of the model in one step, without recomputation."""
         done = account_fold(self.fold)
         return (done.forward_flops + done.backward_flops) * self.decisions.schedule.microbatches
 
     def has(self, way: str) -> bool:
-        """Whether this option of `plan`, with these values, is what the plan was made with."""
+        """Whether the plan was made with this option of `plan` and one of these values."""
         option, _, value = way.partition(" ")
         if option == "--fix":
             said = dict(pair.split("=", 1) for pair in self.config.partition(";")[0].split(",") if "=" in pair)
@@ -79,12 +79,12 @@ class Subject:
 
     @property
     def ranks(self) -> int:
-        """How many there are in all."""
+        """The number of ranks."""
         return sum(len(ranks) for ranks in self.decisions.groups)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Every segment that the stages have, with the plan of its body."""
+        """All segments of the stages, each with the plan of its body."""
         return tuple(
             Piece(segment, *self._plans(segment.period[0]), self.fold.body[segment.period[0]].graph)
             for segment in self.segments
@@ -93,12 +93,12 @@ class Subject:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Those of the model, with one for each body where blocks take turns."""
+        """The segments of the model, with one for each body where blocks take turns."""
         return tuple(segment for several in self.stacked for segment in several)
 
     @cached_property
     def stacked(self) -> tuple[tuple[Segment, ...], ...]:
-        """The same, those of bodies that take turns together."""
+        """The segments of the model, those of bodies that take turns together."""
         return stacked(self.fold)
 
     @cached_property
@@ -118,8 +118,8 @@ class Subject:
 
     @cached_property
     def bodies(self) -> Mapping[str, BodyProgram]:
-        """What the stages run, by plan: the first of its programs, which differ in what waits on the host, and in whose
-        gradients other calls reduce; not in what they compute and exchange."""
+        """The bodies of the stages, by plan: the first program of each; others differ in offloading, and in the calls
+        that reduce their gradients, not in what they compute and exchange."""
         calls, found = list(self.fold.calls()), dict[str, BodyProgram]()
         for index in self.only or range(len(self.decisions.stages)):
             stage, run = self.decisions.stages[index], self.program.stages[index].calls()
@@ -130,7 +130,7 @@ class Subject:
         return found
 
     def calls_blocks(self, piece: Piece) -> bool:
-        """Whether the model's own code calls the blocks of a piece as modules, not what they hold one by one."""
+        """Whether the model's own code calls the blocks of a piece as modules, rather than the modules inside them."""
         called, again = self.calls.called, self.calls.again
         return not called or all(again.get(path, path) in called for path in piece.segment.paths)
 
@@ -153,8 +153,8 @@ NUMBERED = re.compile(r"((?:.*\D)?)(0|[1-9][0-9]*)", re.ASCII | re.DOTALL)
 
 
 def told_apart(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of which each is there once: those that are there several times get their place, or the next number that
-    makes no other name."""
+    """Names made unique: those that occur several times get their place, or the next number that makes no other
+    name."""
     found = {number: name for number, name in enumerate(names) if names.count(name) == 1}
     for number, name in enumerate(names):
         numbered = (f"{name}_{one}" for one in count(number))
@@ -198,7 +198,7 @@ class Piece:
 
     @cached_property
     def held(self) -> Mapping[str, tuple[Param, ...]]:
-        """Its parameters by the modules that hold them and read them, in order; paths are relative to the instance."""
+        """The parameters by the modules that hold and read them, in order; paths are relative to the instance."""
         found: dict[str, tuple[Param, ...]] = {}
         for param in self.graph.params:
             for owner in self.owners_of(param):
@@ -210,29 +210,30 @@ class Piece:
         return tuple(self.held)
 
     def passes(self, owner: str) -> bool:
-        """Whether it hands on what a module holds."""
+        """Whether the piece hands on a value that a module holds."""
         return any(param.value in self.graph.outputs for param in self.held[owner])
 
     def owner(self, param: Param) -> str:
-        """Of the modules that hold a parameter with several names, the first that reads it here."""
+        """The first module that reads a parameter with several names here, of those that hold it."""
         return self.owners_of(param)[0]
 
     def owners_of(self, param: Param) -> tuple[str, ...]:
-        """Of the modules that hold a parameter with several names, those that read it here; the first one, if none."""
+        """Modules that read a parameter with several names here, of those that hold it; the first holder, if none
+        does."""
         return owners_in(self.graph, param)
 
     def read_as(self, param: Param) -> str:
-        """Of the names of a parameter that under which it is read here."""
+        """The name under which a parameter is read here."""
         return name_in(self.graph, param)
 
     def path(self, relative: str) -> str:
-        """A path of the model, for one of the first instance."""
+        """The path in the model for a path in the first instance."""
         return ".".join(part for part in (self.first, relative) if part)
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks that a list of the model has, of one body or of several that take turns."""
+    """Blocks in a list of the model, of one body or of several that take turns."""
 
     instances: Instances
     constant: str
@@ -241,7 +242,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Instances:
-    """The paths of a stack as a loop: `before`, rising `numbers`, `after`."""
+    """Paths of a stack as a loop: `before`, rising `numbers`, `after`."""
 
     before: str
     numbers: tuple[int, ...]
@@ -264,15 +265,15 @@ class Instances:
         return tuple(f"{self.before}{number}{self.after}" for number in self.numbers)
 
     def part(self, start: int, stop: int | None) -> Instances:
-        """Some of them."""
+        """The instances with these numbers."""
         return replace(self, numbers=self.numbers[start:stop])
 
     def number(self, path: str) -> int:
-        """The number of one of them."""
+        """The number in one path."""
         return _number(path, self.before, self.after)
 
     def loop(self, name: str = "block", of: str = "") -> tuple[str, ...]:
-        """The head of the loop over them, or over those that are named."""
+        """The head of the loop over the instances, or over named ones."""
         return (
             f"for index in {of or counted(self.numbers)}:",
             f"    {name} = model.get_submodule({around(self.before, 'index', self.after)})",
@@ -280,7 +281,7 @@ class Instances:
 
 
 def _number(path: str, before: str, after: str) -> int:
-    """What stands between; -1 where that is no number."""
+    """The number between two texts; -1 where there is none."""
     found = NUMBERED.fullmatch(path.removesuffix(after))
     return int(found[2]) if found and path == f"{before}{found[2]}{after}" else -1
 

@@ -66,7 +66,7 @@ def tables() -> Iterator[tuple[str, str, int]]:
 
 
 def render() -> str:
-    """The table, between its marks."""
+    """The table, between its marks in the page."""
     found = list(rows())
     fitted = sum(row.kind == "fitted" for row in found)
     lines = [
@@ -93,7 +93,7 @@ def render() -> str:
 
 
 def written(page: str) -> str:
-    """The page with the table as it is now."""
+    """The page with the current table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + render() + after

@@ -1,4 +1,4 @@
-"""Costs: what one phase of a ledger takes on one device and over its wires, before its parts run together.
+"""Costs: one phase of a ledger on one device and its wires, before its parts run together.
 
     kernels         count x seconds of `compute`, by part of the device; a launch for each kernel of the device
     transmissions   count x steps x seconds of `collectives`, by what they are for: values that operators wait for
@@ -80,7 +80,7 @@ class Cost:
 
 
 def weakest_of_each(*kinds: tuple[str, Kind]) -> tuple[tuple[str, Kind], ...]:
-    """Of each sort the weakest."""
+    """The weakest provenance of each sort of number."""
     found: dict[str, Kind] = {}
     for name, kind in dict.fromkeys(kinds):
         found[name] = weakest_kind(kind, found[name]) if name in found else kind
@@ -92,7 +92,7 @@ NOTHING = Cost()
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a phase takes once its parts run together: seconds in all, and by share."""
+    """The time of a phase once its parts run together: seconds in all, and by share."""
 
     seconds: float = 0.0
     shares: tuple[tuple[str, float], ...] = ()
@@ -109,8 +109,8 @@ def cost_of(
     *,
     awaited: bool,
 ) -> Cost:
-    """One phase of one body program on a device. `shapes`: its groups, by their axes; `awaited`: the host waits for the
-    device in it, which alone knows how many rows each expert has."""
+    """The cost of one phase of one body program on a device. `shapes`: its groups, by their axes; `awaited`: the host
+    waits for the device, which alone knows how many rows each expert has."""
     engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
     launches, ring_s, gathers_s, starts_s, reductions_s = 0, 0.0, 0.0, 0.0, 0.0
     kinds: set[tuple[str, Kind]] = set()
@@ -157,8 +157,8 @@ these. A reduction to one rank takes what a broadcast from it does."""
 
 
 def launched(kernel: Kernel, compute: Compute, stack: Stack) -> int:
-    """Kernels that the host launches, of those that no graph replays. Graphs of layers replay what has the same size
-    whatever the router says: all but experts, and these too where they are padded."""
+    """Kernels that the host launches because no graph replays them. Graphs of layers replay what has the same size
+    whatever the router decides: all but experts, and these too where they are padded."""
     sized = stack.padded or not kernel.routed
     replayed = stack.graphs == "step" or (stack.graphs == "static" and sized)
     return 0 if replayed else compute.kernels(kernel)
@@ -178,12 +178,12 @@ def _purpose(axes: Sequence[str]) -> int:
 
 
 def slowest(costs: Iterable[Cost]) -> Cost:
-    """What ranks that wait for each other take: of every sort of work as much as the slowest device needs for it."""
+    """The cost for ranks that wait for each other: of every sort of work as much as the slowest device needs."""
     return _picked(costs, max)
 
 
 def fastest(costs: Iterable[Cost]) -> Cost:
-    """What work takes at least, wherever it is done: of every sort as little as it takes anywhere."""
+    """The least cost of work wherever it is done: of every sort of work as little as it takes anywhere."""
     return _picked(costs, min)
 
 
@@ -214,12 +214,13 @@ def added(costs: Iterable[Cost]) -> Cost:
 
 
 def attention_of(stack: Stack) -> str:
-    """The attention kernel that a stack asks for; written out, fused stacks run Megatron's masked softmax."""
+    """The attention kernel that a stack asks for; where it is written out, fused stacks run Megatron's masked
+    softmax."""
     return "megatron" if stack.attention == "math" and stack.style == "fused" else stack.attention
 
 
 def library_of(device: Device, workload: Workload) -> Library:
-    """Whose collectives run on a device."""
+    """The library whose collectives run on a device."""
     if workload.stack.style == "xla" or device.vendor == "Google":
         return "xla"
     if device.name.lower().startswith("cpu"):

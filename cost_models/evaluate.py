@@ -1,4 +1,4 @@
-"""The evaluator: one Program, one cluster, one profile; one Prediction.
+"""The evaluator: from one Program on one cluster with one profile to one Prediction.
 
 Every second and byte that a user sees comes from here. A step is priced as it runs (1: `cost`, remembered by `prices`;
 2 to 5: `step`):
@@ -50,7 +50,7 @@ def evaluate(program: Program, cluster: Cluster, profile: Profile) -> Prediction
 
 
 class Evaluator:
-    """Prices programs on one cluster with one profile; what body programs cost is remembered."""
+    """The price of programs on one cluster with one profile; costs of body programs are remembered."""
 
     def __init__(self, cluster: Cluster, profile: Profile, books: Books | None = None) -> None:
         self.prices = Prices(cluster, profile, books)

@@ -1,4 +1,4 @@
-"""Offload: what goes over the host link, and what of it the step waits for.
+"""Offload: the bytes over the host link, and the part of their time that the step waits for.
 
 In: a program whose bodies say what waits in the host's memory (`meshwright.ir.decisions.offload`). Out: bytes, and the
 seconds that they add to a stage's forward and backward pass and to the end of the step.
@@ -68,7 +68,7 @@ class Moved:
 
 
 def moved(body: BodyProgram, workload: Workload) -> Moved:
-    """What one call moves."""
+    """The bytes that one call moves."""
     states, shards = workload.states, [slot for slot in body.params if slot.host]
     elements = sum(local_elements(s.optimizer, body.locals[s.value].type.shape, body.mesh) for s in shards)
     return Moved(
@@ -81,14 +81,14 @@ def moved(body: BodyProgram, workload: Workload) -> Moved:
 
 
 def step_bytes_per_element(workload: Workload) -> float:
-    """What the host's processors read and write for the step of one parameter."""
+    """Bytes that the host's processors read and write to step one element of a parameter."""
     states = workload.states
     written = states.stored if states.master else 0.0
     return states.gradient + 2 * (states.master or states.stored) + 2 * workload.moments + written
 
 
 def stepped_bytes_per_s(device: Device) -> float:
-    """What they read and write for one of the devices, at most. Raises `HostUnknown`."""
+    """The most bytes per second that the host's processors read and write for one device. Raises `HostUnknown`."""
     return host_constants()[1] * _memory_bytes_per_s(device)
 
 
@@ -105,13 +105,13 @@ def host_traffic(program: Program, workload: Workload) -> float:
 
 
 def streamed_s(down_s: float, step_s: float, up_s: float, parts: int) -> float:
-    """A pipeline of three over equal parts."""
+    """Seconds of a pipeline of three stages over equal parts."""
     slowest = max(down_s, step_s, up_s)
     return slowest + (down_s + step_s + up_s - slowest) / max(1, parts)
 
 
 def flow_s(calls: Iterable[tuple[float, float]]) -> float:
-    """Two machines, one after the other: every call's copy, then its kernels, in this order."""
+    """Seconds of two machines in a row: every call's copy, then its kernels, in this order."""
     copied_s = done_s = 0.0
     for copy_s, device_s in calls:
         copied_s += copy_s
@@ -143,7 +143,7 @@ class Host:
     # rates of the slowest device of a stage
 
     def link_s(self, nbytes: float, stage: Stage) -> float:
-        """Seconds of a copy."""
+        """Seconds of a copy of so many bytes."""
         devices = self.prices.devices(stage.ranks)
         return nbytes / (self.copied * min(device.host_link.share_bytes_per_s for device in devices))
 
@@ -155,11 +155,12 @@ class Host:
     # activations
 
     def forward(self, stage: Stage, taken: Taken) -> Taken:
-        """A stage's forward pass, with what waits for copies down."""
+        """Seconds of a stage's forward pass, with its waits for copies down."""
         return _longer(taken, sum(self.copies(stage)) - taken.seconds)
 
     def backward(self, stage: Stage, taken: Taken, weights: Taken, apart: bool) -> Taken:
-        """Its backward pass (of inputs, where weight gradients are made apart), with what waits for copies up."""
+        """Seconds of a stage's backward pass (of inputs, where weight gradients are made apart), with its waits for
+        copies up."""
         copies = self.copies(stage)
         if not any(copies):
             return taken
@@ -173,14 +174,14 @@ class Host:
         return _longer(taken, took_s - taken.seconds - (0.0 if apart else weights.seconds))
 
     def copies(self, stage: Stage) -> list[float]:
-        """Seconds of a copy of what every call keeps."""
+        """Seconds to copy what every call keeps."""
         each = {name: self.link_s(one.busiest_bytes, stage) for name, one in self.moved.items()}
         return [each.get(name, 0.0) for name in _names(stage)]
 
     # the optimizer
 
     def ending_s(self, stages: Sequence[Stage], hidden_s: float) -> float:
-        """What a group's step on the host adds, with so many seconds that copies down can run behind."""
+        """Seconds that a group's step on the host adds, where copies down can run behind so many seconds."""
         down_s = step_s = up_s = 0.0
         parts = 0
         for stage in stages:
@@ -194,7 +195,7 @@ class Host:
 
 
 def _names(stage: Stage) -> list[str]:
-    """The body program of every call."""
+    """The names of the body programs of every call."""
     return [name for _, name in stage.calls()]
 
 

@@ -58,12 +58,12 @@ class Held:
 
     @property
     def left_bytes(self) -> float:
-        """Its room; negative where it is too full."""
+        """Bytes that are free; negative where the rank is too full."""
         return self.capacity_bytes - self.peak_bytes
 
     @property
     def lacks_bytes(self) -> float:
-        """By how much it is too full; negative where there is room."""
+        """Bytes by which the rank is too full; negative where there is room."""
         return self.peak_bytes - self.capacity_bytes
 
     @property
@@ -114,12 +114,13 @@ class Prediction:
 
     @property
     def lacks_bytes(self) -> float:
-        """What the fullest stage lacks; 0 where all fit."""
+        """Bytes that the fullest stage lacks; 0 where all stages fit."""
         return max(0.0, *(stage.memory.lacks_bytes for stage in self.stages))
 
     @property
     def worth(self) -> Worth:
-        """What plans are ranked by, least first: bytes that stages lack, seconds of the step, seconds of all stages."""
+        """The sort key of plans, least first: bytes that stages lack together, seconds of the step, seconds of all
+        stages."""
         lack = sum(max(0.0, stage.memory.lacks_bytes) for stage in self.stages)
         return lack, self.step_time_s, sum(stage.forward_s + stage.backward_s for stage in self.stages)
 

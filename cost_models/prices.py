@@ -1,4 +1,4 @@
-"""What an evaluator remembers on one cluster with one profile: devices of groups, prices of kernels, costs of ledgers.
+"""Prices remembered on one cluster with one profile: devices of groups, prices of kernels, costs of ledgers.
 
 Programs share body programs, stages share ranks: each is priced once. A thing is known by its identity, and kept with
 what was made of it, so that no other can take its place; what is remembered changes no price.
@@ -43,7 +43,7 @@ class Prices:
         return tuple(device for device, _ in self.counted(ranks))
 
     def counted(self, ranks: tuple[int, ...]) -> tuple[tuple[Device, int], ...]:
-        """The same, and how many ranks run on each."""
+        """The kinds of device among these ranks, with the number of ranks on each."""
         found = self._devices.get(id(ranks))
         if found is None:
             make_room(self._devices)
@@ -74,15 +74,15 @@ class Prices:
         return self.books.ledger(body, workload, accumulates)
 
     def rank_classes(self, stages: Sequence[Stage], bodies: Mapping[str, BodyProgram]) -> tuple[RankClass, ...]:
-        """The ranks of stages that share theirs, those together that are alike."""
+        """The rank classes of stages that share their ranks."""
         return rank_classes(stages, bodies, self.cluster.kinds)
 
     def run(self, body: BodyProgram, stage: Stage, own: RankClass, workload: Workload, accumulates: bool) -> Costs:
-        """The phases of one body program on some ranks of a stage."""
+        """The cost of one body program on a rank class of a stage, by phase."""
         return self.costs(self.ledger(seen(body, own.at), workload, accumulates), stage, workload, own.ranks)
 
     def together(self, found: Sequence[Costs]) -> Costs:
-        """What ranks that wait for each other take, of several sorts."""
+        """The joint cost of ranks that wait for each other, of several sorts."""
         if len(found) == 1:
             return found[0]
         key = AllSame(found)
@@ -92,7 +92,7 @@ class Prices:
         return self._together[key]
 
     def costs(self, book: Ledger, stage: Stage, workload: Workload, ranks: tuple[int, ...] | None = None) -> Costs:
-        """The phases of one body program on a stage, or on some of its ranks."""
+        """The cost of one body program on a stage, or on some of its ranks, by phase."""
         workload = sizeless(workload)
         devices = self.devices(stage.ranks if ranks is None else ranks)
         shapes = {axes: group_shape(self.cluster, stage.ranks, stage.mesh, axes) for axes in book.axes}
@@ -108,7 +108,7 @@ class Prices:
         return found[1]
 
     def phase(self, phase: Phase, ranks: tuple[int, ...], mesh: Mesh, workload: Workload) -> Cost:
-        """One phase of a program's part, priced anew: for those who put programs together."""
+        """The cost of one phase of a program's part, computed anew: for those who put programs together."""
         axes = {one.axes for one in phase.transmissions}
         shapes = {names: group_shape(self.cluster, ranks, mesh, names) for names in axes}
         return self._phase(phase, self.devices(ranks), shapes, workload, awaited=False)
@@ -122,7 +122,7 @@ class Prices:
         *,
         awaited: bool,
     ) -> Cost:
-        """One phase of a ledger. Ledgers have phases in common."""
+        """The cost of one phase of a ledger, remembered: ledgers have phases in common."""
         groups = [shapes[one.axes] for one in phase.transmissions]
         key = (id(phase), *(device.name for device in devices), workload, awaited, *groups)
         found = self._phases.get(key)
@@ -140,7 +140,7 @@ class Prices:
         *,
         awaited: bool,
     ) -> Cost:
-        """One phase, on the slowest of some devices."""
+        """The cost of one phase on the slowest of some devices."""
         if not (phase.kernels or phase.transmissions):
             return NOTHING
         return slowest(

@@ -23,7 +23,7 @@ from meshwright.ir.errors import BadQuantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepConstants:
-    """How compute and communication meet in a step.
+    """Constants of how compute and communication overlap in a step.
 
     - Shares must lie in [0, 1]; the others must not be negative.
     """
@@ -91,6 +91,6 @@ DIGITS = 16
 
 
 def kind_of_step() -> Kind:
-    """The weakest provenance among them."""
+    """The weakest provenance among the constants of a step."""
     kinds: list[Kind] = [step_table()[field.name]["kind"] for field in fields(StepConstants)]
     return "assumed" if "assumed" in kinds else "fitted"

@@ -1,4 +1,4 @@
-"""What a pipeline step takes: an event simulator for any work lists.
+"""Pipeline steps in time: an event simulator for any work lists.
 
 What happens, exactly:
 
@@ -38,7 +38,7 @@ Timed = Callable[[str, int, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """How long everything takes, the same for every micro-batch.
+    """Seconds of all actions and transfers, the same for every micro-batch.
 
     - One entry per stage, and one per boundary from stage s to s + 1.
     - No entry is negative, infinite or not a number.
@@ -84,7 +84,7 @@ class Seconds:
         return (self.forward_s, self.backward_s, self.input_s, self.weight_s)[kind][stage]
 
     def leaving(self, stage: int, kind: int) -> float:
-        """Seconds of the transfer that an action's result leaves by; 0 where none leaves."""
+        """Seconds of the transfer of an action's result; 0 where none leaves."""
         if kind == FORWARD:
             return self.value_s[stage] if stage + 1 < self.depth else 0.0
         return self.gradient_s[stage - 1] if stage and kind != WEIGHT else 0.0
@@ -92,7 +92,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """Work lists in an order in which they can run, ready to be timed."""
+    """Work lists sorted so that they can run, ready to be timed."""
 
     shape: Shape
     codes: tuple[int, ...]
@@ -182,7 +182,7 @@ class Simulated:
         return tuple(began)
 
     def timeline(self) -> Iterator[tuple[int, str, int, int, float, float]]:
-        """Of every action its group, kind, stage, micro-batch, start and end, an exposed transfer included."""
+        """Every action with its group, kind, stage, micro-batch, start and end, exposed transfers included."""
         made = self.compiled
         free = list(self.release_s)
         for code, after, seconds in zip(made.codes, made.after, self.seconds, strict=True):
@@ -196,8 +196,8 @@ class Simulated:
 def simulate(
     made: Compiled, seconds: Seconds, timed: Timed | None = None, release_s: Sequence[float] = ()
 ) -> Simulated:
-    """Run the lists. `timed` gives the seconds of actions where they differ by micro-batch; transfers are those of
-    `seconds` all the same. `release_s` says of every group when it may begin (0 unless given)."""
+    """Time the work lists. `timed` gives the seconds of actions where they differ by micro-batch; transfers are those
+    of `seconds` all the same. `release_s` says when each group may begin (0 unless given)."""
     release = tuple(release_s) or (0.0,) * len(made.shape.stages)
     if seconds.depth != made.shape.depth:
         raise SecondsImpossible(
@@ -232,8 +232,8 @@ def simulate(
 
 
 def _rows(made: Compiled, seconds: Seconds) -> tuple[list[float], list[tuple[int, int, float]]]:
-    """By class: the seconds that its transfer takes of the compute stream; and its group, its link (-1: its result is
-    there at once) and the seconds on the link."""
+    """The classes of actions: the seconds that their transfers take of the compute stream; their group, their link (-1:
+    the result is there at once) and the seconds on the link."""
     links: dict[tuple[int, int], int] = {}
     sending, rows = [], []
     for stage, group in enumerate(made.group_of):
@@ -280,7 +280,7 @@ def _totals(made: Compiled, each: Sequence[float]) -> list[float]:
 
 
 def _own_seconds(made: Compiled, timed: Timed) -> list[float]:
-    """Of every action, in order."""
+    """Seconds of every action, in order."""
     own = []
     for code in made.codes:
         action = action_of(code, made.shape.depth)

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Step:
-    """One program, priced."""
+    """The price of one program."""
 
     def __init__(self, prices: Prices, program: Program, workload: Workload) -> None:
         self.prices, self.program, self.workload = prices, program, workload
@@ -61,7 +61,7 @@ class Step:
             self.wait_for(self.host)
 
     def run_costs(self, stage: Stage) -> list[tuple[Costs, int]]:
-        """What the body programs of a stage cost, and how often they run."""
+        """The costs of a stage's body programs, each with its number of runs."""
         found = self.prices.rank_classes([stage], self.bodies)
         return [
             (self.prices.together([self.run_on(name, stage, own) for own in found]), run.repeats)
@@ -70,11 +70,11 @@ class Step:
         ]
 
     def run_on(self, name: str, stage: Stage, own: RankClass) -> Costs:
-        """What a body program costs ranks that are alike."""
+        """The cost of a body program on a rank class."""
         return self.prices.run(self.bodies[name], stage, own, self.workload, self.accumulates)
 
     def first_alike(self) -> list[int]:
-        """For every stage the first one that runs the same, in the same order at the same cost, on the same kinds of
+        """The first stage that runs the same as each stage, in the same order at the same cost, on the same kinds of
         device."""
         first: dict[object, int] = {}
         found = []
@@ -85,12 +85,12 @@ class Step:
         return found
 
     def each(self, price: Callable[[int], T]) -> list[T]:
-        """A price of every stage; of those that are alike it is made once."""
+        """A price of every stage; stages that are alike are priced once."""
         made = {index: price(index) for index in set(self.first)}
         return [made[index] for index in self.first]
 
     def stage_costs(self, index: int) -> dict[str, Cost]:
-        """All phases of a stage: its runs added up."""
+        """The costs of a stage by phase: its runs added up."""
         total = dict.fromkeys(PHASES, NOTHING)
         for costs, repeats in self.runs[index]:
             for phase, cost in costs.items():
@@ -98,7 +98,7 @@ class Step:
         return total
 
     def wait_for(self, host: Host) -> None:
-        """Stages wait for copies to the host and back."""
+        """Seconds that stages wait for copies to the host and back."""
         stages, forwards, inputs = self.program.stages, self.forwards, self.inputs
         self.forwards = self.each(lambda index: host.forward(stages[index], forwards[index]))
         self.inputs = self.each(
@@ -117,7 +117,7 @@ class Step:
         return self.weights_of(self.costs[index], self.host_s(index))
 
     def seconds_on(self, index: int, ranks: tuple[int, ...]) -> float:
-        """What a micro-batch takes on some of a stage's ranks, each with a share as the first rank has it."""
+        """Seconds of a micro-batch on some of a stage's ranks, each with a share as the first rank has it."""
         stage, costs = self.program.stages[index], dict.fromkeys(PHASES, NOTHING)
         for run in stage.runs:
             for name in run.programs:
@@ -131,7 +131,8 @@ class Step:
         return self.together(costs["forward"], host_s)
 
     def inputs_of(self, costs: Mapping[str, Cost], host_s: float) -> Taken:
-        """Reductions run behind all of the backward pass, or, where weight gradients are made apart, behind those."""
+        """Seconds of a backward pass of inputs: reductions run behind all of the backward pass, or, where weight
+        gradients are made apart, behind those."""
         again, inputs, weights = costs["recompute"], costs["inputs"], costs["weights"]
         if self.apart:
             inputs, weights = replace(inputs, reductions_s=0.0), Cost()
@@ -182,14 +183,14 @@ class Step:
         return simulate(compiled(work_of(self.program)), self.seconds(), release_s=release_s)
 
     def endings(self, ran: Simulated) -> list[dict[str, float]]:
-        """What follows the list of every group."""
+        """Seconds that follow the work list of every group, by share."""
         return [
             self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
         ]
 
     @property
     def straggling(self) -> float:
-        """What a step takes of the time of its last group, since ranks wait for the slowest of many."""
+        """The factor by which a step takes longer than its last group, since ranks wait for the slowest of many."""
         return 1 + self.step.straggling * log2(self.hosts())
 
     @property
@@ -198,11 +199,12 @@ class Step:
         return self.apart and self.workload.stack.rolling
 
     def before_s(self, ran: Simulated) -> tuple[float, ...]:
-        """What a group waits before its first action, where it spends that wait on the end of the step before."""
+        """Seconds that a group waits before its first action, where it spends that wait on the end of the step
+        before."""
         return ran.begin_s if self.rolling else (0.0,) * len(ran.begin_s)
 
     def provenance(self) -> tuple[tuple[str, Kind], ...]:
-        """What this price stands on: the devices' own numbers too."""
+        """The provenance of this price, that of the devices' own numbers included."""
         priced = [kind for costs in self.costs for cost in costs.values() for kind in cost.kinds]
         used = {device.name: device for stage in self.program.stages for device in self.prices.devices(stage.ranks)}
         numbers = [
@@ -215,8 +217,8 @@ class Step:
         return [index for index, stage in enumerate(self.program.stages) if stage.ranks == ranks]
 
     def released_s(self, group: int) -> float:
-        """When a group may begin: parameters that the step before published are gathered behind its first forward, as
-        far as that lasts. What later stages of the group lack travels meanwhile."""
+        """The time at which a group may begin: parameters that the step before published are gathered behind its first
+        forward, as far as that lasts. What later stages of the group lack travels meanwhile."""
         first = self.group_stages(group)[0]
         gathers_s = self.costs[first]["publish"].published_s if "publish" in self.hides else 0.0
         return max(
@@ -224,8 +226,8 @@ class Step:
         )
 
     def ending(self, group: int, after_s: float, tied_s: float) -> dict[str, float]:
-        """What follows a group's list: reductions, begun `after_s` before its end, the first time that a stage's
-        gradients were final; those of tied parameters, which nothing hides; the optimizer, publication."""
+        """Seconds that follow a group's work list: reductions, begun `after_s` before its end, the first time that a
+        stage's gradients were final; those of tied parameters, which nothing hides; the optimizer, publication."""
         stages, step = self.group_stages(group), self.step
         sync, update, publish = (
             added(self.costs[index][phase] for index in stages) for phase in ("sync", "update", "publish")
@@ -245,11 +247,11 @@ class Step:
         return found
 
     def left_s(self, behind_s: float, beside: Iterable[Taken]) -> float:
-        """What other gathers and reductions leave of the compute that one can run behind."""
+        """Compute seconds that other gathers and reductions leave for one to hide behind."""
         return max(0.0, behind_s - sum(taken.beside_s for taken in beside))
 
     def after_s(self, ran: Simulated) -> list[float]:
-        """For every group, from the start of the first last backward of a stage to its end: where weight gradients are
+        """Seconds from the start of the first last backward of a stage to the group's end: where weight gradients are
         made apart, of the last of those. More than one stage's depends on when each of them ran."""
         stages = [self.group_stages(group) for group in range(len(self.program.actions))]
         if all(len(own) == 1 for own in stages):
@@ -260,7 +262,7 @@ class Step:
         return [end - min(began[stage] for stage in own) for end, own in zip(ran.finish_s, stages, strict=True)]
 
     def seconds(self) -> Seconds:
-        """What the simulator needs to know."""
+        """Seconds of actions and transfers for the simulator."""
         inputs, weights = (tuple(one.seconds for one in taken) for taken in (self.inputs, self.weights))
         sent = self.transfers()
         edges = range(len(self.program.stages) - 1)
@@ -301,9 +303,9 @@ class Step:
         return moved
 
     def sent(self, hop: Transfer, source: int, target: int) -> float:
-        """One value on its way. Of copies, stacks like Megatron send a part each, and gather them where they arrive
-        (Narayanan et al. 2104.04473, section 4.1). Between different meshes a rank sends what it holds, or receives
-        what it is to hold, whichever is more."""
+        """Bytes of one value that a transfer sends. Of copies, stacks like Megatron send a part each, and gather them
+        where they arrive (Narayanan et al. 2104.04473, section 4.1). Between different meshes a rank sends what it
+        holds, or receives what it is to hold, whichever is more."""
         sender, receiver = self.program.stages[source], self.program.stages[target]
         left, arrives = (hop.source, hop.target) if source == hop.from_stage else (hop.target, hop.source)
         elements = prod(left.local_shape(hop.type.shape, sender.mesh))
@@ -339,7 +341,7 @@ class Step:
         return min(cluster.hosts, -(-self.ranks() // per_host))
 
     def model_flops(self) -> float:
-        """Of one step, over all ranks: the model's own, whatever several ranks do alike."""
+        """The model's own operations of one step, over all ranks, without what several ranks do alike."""
         runs = [run for stage in self.program.stages for run in stage.runs]
         each = sum(self.ledgers[name].model_flops * run.repeats for run in runs for name in run.programs)
         return each * self.program.microbatches
@@ -355,7 +357,7 @@ class Step:
         return held(self.program, self.prices.cluster, self.prices.profile.memory)
 
     def holdings(self) -> tuple[Holding, ...]:
-        """What of every group's memory the order of its work decides."""
+        """The part of every group's memory that the order of its work decides."""
         return holdings(self.program, self.prices.cluster, self.prices.profile.memory)
 
     def stages(self) -> tuple[StagePrediction, ...]:
@@ -374,7 +376,7 @@ class Step:
     def shares(
         self, group: int, step_s: float, ends: Mapping[str, float], sending_s: float, release_s: float
     ) -> tuple[tuple[str, float], ...]:
-        """Where the step goes on the group that ends last; what is left is waiting."""
+        """Seconds by share on the group that ends last; the rest is waiting."""
         found = dict.fromkeys(SHARES, 0.0) | dict(ends)
         found["transfers"] += sending_s
         found["publish"] += release_s
@@ -397,7 +399,7 @@ def together(
     again: Cost = NOTHING,
     alone: bool = False,
 ) -> Taken:
-    """Kernels and collectives of a stretch as they run together; `beside` is compute of the same backward pass that is
+    """The time of kernels and collectives that run together; `beside` is compute of the same backward pass that is
     counted elsewhere (None: this is none), `again` the part that runs a second time; `alone`: there is no other
     micro-batch."""
     hides, device_s = stack.hides, cost.device_s
@@ -432,6 +434,6 @@ def _seconds(taken: Iterable[Taken]) -> float:
 
 
 def _sixteen_bit_peak(device: Device) -> float:
-    """The dense peak that a utilisation is a share of."""
+    """The dense 16-bit peak of all devices, by which utilisation is measured."""
     wanted = next((name for name in ("bf16", "fp16", "fp32") if name in device.dtypes), device.dtypes[0])
     return device.peak(wanted).value

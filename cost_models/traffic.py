@@ -92,7 +92,8 @@ class Tied:
 
 
 def tied(program: Program, workload: Workload) -> Iterator[Tied]:
-    """What stages on different ranks exchange of parameters that they hold: the first one with each other one."""
+    """Gradients that stages on different ranks exchange of parameters that both hold: the first holder with each other
+    one."""
     for tie in program.ties:
         (first, (shape, one)), *others = ends_of(program, tie).items()
         for stage, (_, other) in others:
@@ -103,7 +104,7 @@ def tied(program: Program, workload: Workload) -> Iterator[Tied]:
 
 @lru_cache(maxsize=4096)
 def _exchanged(shape: tuple[int, ...], one: End, other: End) -> tuple[int, int]:
-    """Elements: of the busiest rank, and of all."""
+    """Elements exchanged: by the busiest rank, and by all ranks."""
     if one == other:
         own = prod(one.placement.local_shape(shape, one.mesh))
         return own, 2 * own * one.mesh.size

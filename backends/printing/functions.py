@@ -44,7 +44,7 @@ Called = Callable[[str, Sequence[str]], str]
 def functions_of(
     region: Region, called: Called, reserved: Collection[str], given: Mapping[str, str] | None = None
 ) -> Function:
-    """A region as a function. `given` is what its arguments may be called."""
+    """A region as a function. `given` are names that its arguments may get."""
     inner = tuple(functions_of(one, called, reserved) for one in region.members if isinstance(one, Region))
     items = _inlined(
         [one if isinstance(one, Item) else _call(one, region.path, called) for one in region.members], region.gives
@@ -60,7 +60,7 @@ def _call(region: Region, outer: str, called: Called) -> Item:
 
 
 def _inlined(items: Sequence[Item], outputs: Sequence[str]) -> list[Item]:
-    """Items, with what is read once written where it is read."""
+    """Items, with expressions that are read once written where they are read."""
     counts: dict[str, int] = {}
     for item in items:
         for slot in READ.findall(item.text):
@@ -80,7 +80,7 @@ def _inlined(items: Sequence[Item], outputs: Sequence[str]) -> list[Item]:
 
 
 def _put(item: Item, pending: dict[str, Item], stems: Mapping[str, str]) -> tuple[Item, list[Item]]:
-    """An item with what it reads written into it, where that was put off; and what would make it too long, before."""
+    """An item with postponed expressions written into it; those that would make it too long come before it."""
     reads: list[str] = []
     texts: list[str] = []
     early: list[Item] = []
@@ -102,7 +102,7 @@ def _put(item: Item, pending: dict[str, Item], stems: Mapping[str, str]) -> tupl
 
 
 def _length(item: Item, stems: Mapping[str, str]) -> int:
-    """How long an expression will be, about."""
+    """The approximate length of an expression."""
     names = [stems.get(name, plain(name)) for name in item.reads]
     return len(READ.sub(lambda found: names[int(found[1])], item.text))
 
@@ -119,7 +119,7 @@ def _number(reads: list[str], name: str) -> int:
 
 
 def loose(expression: str) -> bool:
-    """Whether an operator stands outside of all brackets of an expression."""
+    """Whether an operator stands outside all brackets of an expression."""
     deep = 0
     for letter in expression:
         deep += (letter in "([{") - (letter in ")]}")
@@ -129,12 +129,12 @@ def loose(expression: str) -> bool:
 
 
 def _read_later(item: Item) -> Iterator[str]:
-    """What functions of an item read, which may run when all is done: in the backward pass."""
+    """Names that functions of an item read, which may run at the very end: in the backward pass."""
     yield from (item.reads[int(slot)] for slot in READ.findall(item.text.partition("lambda ")[2]))
 
 
 class _Naming:
-    """Gives local names the names of variables."""
+    """The naming of local names as variables."""
 
     def __init__(self, region: Region, items: Sequence[Item], reserved: frozenset[str], given: dict[str, str]) -> None:
         self.region, self.items, self.reserved = region, items, reserved
@@ -150,7 +150,7 @@ class _Naming:
                 self.bind(name, plain(name), -1)
 
     def bind(self, name: str, stem: str, now: int) -> str:
-        """A variable for a local name: after its stem, unless that still holds something."""
+        """The variable for a local name: after its stem, unless that name is still in use."""
         number, variable = 1, identifier(stem)
         while variable in self.reserved or self.busy(variable, now):
             number += 1

@@ -1,4 +1,4 @@
-"""Items: what a body does, one after the other, as expressions of a dialect.
+"""Items: the steps of a body in order, as expressions of a dialect.
 
 A local name is a value as it lies somewhere: `v` where it is made, `v@hub` at its hub, `v@0` on the first way from
 there. Every local name is made by one item. Expressions name what they read by position: `add(%0, %1)`.
@@ -67,29 +67,30 @@ class LocalOp:
 
 
 class Dialect(Protocol):
-    """How operators and moves are written. Texts name what they read by position, `%0` and so on."""
+    """The way in which operators and moves are written. Texts name what they read by position, `%0` and so on."""
 
     def operator(self, call: LocalOp) -> str:
-        """The expression of an operator; with several results, of a tuple of them."""
+        """The expression of an operator; of a tuple, if it has several results."""
 
     def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
-        """The expression of a change of placement, and what is to be said of it."""
+        """The expression of a change of placement, with a comment."""
 
     def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
-        """The same of several, which share a step of the value or of its gradient: of a tuple of values."""
+        """The expression of several changes of placement that share a step of the value or of its gradient: of a tuple
+        of values."""
 
     def trip(self, step: Step) -> str:
         """What tells how rows of experts travel, by the step that takes them there, and where each expert's end there;
         of where they end here. Steps of rows have the number of what they read of that for a dimension."""
 
     def entry(self, state: State, type_: Type) -> str:
-        """A rank's part of what it is given whole, but for the batch."""
+        """A rank's part of an input that it is given whole, but for the batch."""
 
     def parameter(self, param: Param, state: State, path: str) -> str:
         """A rank's part of a parameter or buffer; `path` is relative to the module whose code it stands in."""
 
     def by_rank(self, axis: str, numbers: Sequence[str]) -> str:
-        """This rank's number, of those of the ranks along an axis."""
+        """The number of this rank along an axis."""
 
     def update(self) -> str:
         """A statement that writes a buffer, `%0`."""
@@ -122,7 +123,7 @@ class Item:
     """The value of the graph that is a parameter, where it reads one; its text is that of the function it stands in."""
 
     def called(self) -> Iterator[tuple[str, str]]:
-        """The local names that it makes, and what they may be called."""
+        """The local names that an item makes, each with a proposed variable name."""
         for number, name in enumerate(self.made):
             yield name, self.stems[number] if self.stems else self.stem or plain(name)
 
@@ -175,7 +176,7 @@ class _Items:
         return value if leaves.stays or self.given_whole(value) else f"{value}@hub"
 
     def at(self, value: str, state: State) -> str:
-        """The local name of a value in a state that a reader wants; it is brought there on first use."""
+        """The local name of a value in the state that a reader wants; the value is moved there on first use."""
         if self.given_whole(value):
             return self.entry(value, state)
         hub, name = self.routed.hubs[value], self.hub(value)
@@ -204,7 +205,8 @@ class _Items:
         self.found.append(Item(made=tuple(made), text=text, reads=reads, says=says, stem=stem, alone=True, moves=True))
 
     def of_rows(self, own: str, ways: Sequence[Way]) -> tuple[list[Way], tuple[str, ...]]:
-        """Ways of rows, of what was dispatched, and the local names of the trips that they take: each is made once."""
+        """Moves of rows of experts, of what was dispatched, and the local names of the trips that they take: each is
+        made once."""
         found: dict[Trip, int] = {}
         begin = [self.made_by(own, lead(way.starts)) for way in ways]
         for way, trips in zip(ways, begin, strict=True):
@@ -226,7 +228,7 @@ class _Items:
         return named, tuple(trip.name for trip in found)
 
     def made_by(self, own: str, where: Lead) -> Trips:
-        """The trips by which rows came that lie so."""
+        """The trips by which rows with this placement came."""
         if (own, where) not in self.trips:
             raise EmissionPrinted(place=f"%{own}", cause="rows of experts lie otherwise than any trip takes them")
         return self.trips[own, where]
@@ -237,7 +239,7 @@ class _Items:
             self.move(value, value, [f"{value}@hub"], [leaves])
 
     def given_whole(self, value: str) -> bool:
-        """Whether every rank is given all of a value, but for the batch: an entry of it."""
+        """Whether a value is an entry of the batch of which every rank is given all, but for the batch."""
         return value in self.entries
 
     def entry(self, value: str, state: State) -> str:
@@ -289,8 +291,8 @@ class _Items:
             self.to_hub(value)
 
     def operator(self, op: Op) -> str:
-        """The expression of an operator, for all ranks: where they have unequal parts of the batch, each has numbers of
-        its own in it."""
+        """The expression of an operator for all ranks: where they have unequal parts of the batch, each has its own
+        numbers in it."""
         axis, ranks = self.unlike
         texts = [self.dialect.operator(self.local(op, rank)) for rank in ranks]
         if len({NUMBER.sub("", text) for text in texts}) > 1:
@@ -318,7 +320,7 @@ class _Items:
         return op.results, (f"{trips[-1].name if trips else own}{PLACES if op.kind == 'combine' else ENDS}",)
 
     def type_of(self, value: str, placement: Placement, rank: int = 0) -> Type:
-        """What a rank has of a value; of rows, how many there are on average."""
+        """The type of a value on one rank; for rows, with their average number."""
         local = self.routed.local(value, placement, rank)
         return merged(local) if value in self.rows else local
 
@@ -353,7 +355,7 @@ def items_of(
     routed: Routed, dialect: Dialect, entries: frozenset[str], names: Mapping[str, str]
 ) -> tuple[tuple[Item, ...], tuple[str, ...]]:
     """The items of a body, and the local names of its outputs. `entries` are its inputs that come from the batch;
-    `names` what the model's own code calls values."""
+    `names` are the variables of the model's own code."""
     walk = _Items(routed, dialect, entries, names, rows_of(routed.graph))
     walk.walk()
     outputs = walk.outputs()
@@ -361,17 +363,17 @@ def items_of(
 
 
 def _shares(one: Way, other: Way) -> bool:
-    """Whether two ways are to be taken at once: they move the value alike, or its gradient."""
+    """Whether two moves are to be made at once: they move the value alike, or its gradient."""
     return bool((one.there and one.there == other.there) or (one.back and one.back == other.back))
 
 
 def stem_of(op: Op) -> str:
-    """What the result of an operator may be called: like the module that makes it, or like what it does."""
+    """A variable name for the result of an operator: after the module that makes it, or after the operator."""
     last = op.module.rpartition(".")[2]
     products = ("linear", "embedding", "layer_norm", "rms_norm", "batch_norm", "group_norm", "conv2d")
     return last if op.kind in products and last and not last.isdecimal() else op.kind
 
 
 def plain(name: str) -> str:
-    """What a local name may be called by itself."""
+    """A variable name for a local name by itself."""
     return re.sub(r"@.*$", "", name).replace(".", "_")

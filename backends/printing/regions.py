@@ -1,4 +1,4 @@
-"""Regions: which items stand in a function of their own.
+"""Regions: the items that stand in a function of their own.
 
 Some modules must be *called*, since something is hung on their calls: parameters that are gathered before and let go
 after, values that are computed again. The items of such a module are a region: a function that is given what it reads
@@ -48,7 +48,7 @@ def regions_of(
 
 
 def _innermost(module: str, paths: Sequence[str]) -> str:
-    """The innermost of these modules that a module is in, or is."""
+    """The innermost of these modules that is, or contains, a module."""
     around = [path for path in paths if module == path or module.startswith(f"{path}.")]
     return max(around, key=len, default="")
 
@@ -56,8 +56,8 @@ def _innermost(module: str, paths: Sequence[str]) -> str:
 def _places(
     items: Sequence[Item], params: frozenset[str], outputs: Sequence[str], paths: Sequence[str]
 ) -> dict[int, str]:
-    """The region of every item, by its position. What is made of parameters alone is made where it is read, as they
-    may be gathered only there."""
+    """The region of every item, by its position. Values of parameters alone are made where they are read, since
+    parameters may be gathered only there."""
     maker = {name: n for n, item in enumerate(items) for name in item.made}
     readers: dict[str, list[int]] = {}
     for number, item in enumerate(items):
@@ -119,7 +119,7 @@ def _inside(path: str, outer: str) -> bool:
 
 
 def _child(path: str, outer: str, paths: Sequence[str]) -> str | None:
-    """The outermost region inside of `outer` that a region is, or is in; None if it is `outer` itself."""
+    """The outermost region inside `outer` that is, or contains, a region; None if the region is `outer` itself."""
     around = [one for one in paths if one != outer and _inside(one, outer) and path and _inside(path, one)]
     return min(around, key=len, default=None)
 
@@ -127,7 +127,7 @@ def _child(path: str, outer: str, paths: Sequence[str]) -> str | None:
 def _ordered(
     units: Sequence[tuple[list[int], str | None]], items: Sequence[Item], path: str
 ) -> list[tuple[list[int], str | None]]:
-    """Units in an order in which all that they read is made, near to the order in which they were written."""
+    """Units in an order in which all that they read is made before, close to the order in which they were written."""
     maker = {name: at for at, (group, _) in enumerate(units) for n in group for name in items[n].made}
     waits = {
         at: {maker[name] for n in group for name in items[n].reads if name in maker} - {at}
@@ -147,7 +147,7 @@ def _ordered(
 def _with_params(
     members: Iterable[Item | Region], gives: Iterable[str], params: Mapping[str, Item], read: Callable[[str], str]
 ) -> Iterator[Item | Region]:
-    """Reads of parameters before the first item that wants them, or last, where they are only given on."""
+    """Reads of parameters before the first item that needs them, or last, where they are only passed on."""
     known: set[str] = set()
 
     def reads(names: Iterable[str]) -> Iterator[Item]:

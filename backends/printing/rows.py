@@ -1,4 +1,4 @@
-"""Rows of experts: where nothing is dropped, an expert has as many rows as tokens chose it.
+"""Rows of experts: where nothing is dropped, an expert has as many rows as tokens that chose it.
 
 A graph has slots for them, rows[e, c, d], of which c is the mean. Printed code has all rows one after another by their
 experts, rows[n, d], and the numbers at which each expert's end. What the graph does to slots it does to each row by
@@ -30,7 +30,7 @@ DIMS = ("dim", "dims", "perm")
 
 
 def rows_of(graph: Graph) -> Mapping[str, str]:
-    """The values that are rows of experts; and what was dispatched, of which they are made."""
+    """The values that are rows of experts, and the dispatched value that they are made of."""
     found: dict[str, str] = {}
     for op in graph.ops:
         if op.kind == "dispatch" and op.attr("dropless"):
@@ -43,7 +43,7 @@ def rows_of(graph: Graph) -> Mapping[str, str]:
 
 
 def _by_row(graph: Graph, op: Op, rows: Mapping[str, str]) -> bool:
-    """Whether an operator makes each row of rows alone, and of what every expert has."""
+    """Whether an operator makes each row of rows alone, and of values that every expert has."""
     rule = facts_of(graph)[op.name].rule
     lead = {rule.operands[slot][:2] for slot, value in enumerate(op.operands) if value in rows}
     if len(lead) > 1 or {made[:2] for made in rule.results} != lead:
@@ -54,7 +54,7 @@ def _by_row(graph: Graph, op: Op, rows: Mapping[str, str]) -> bool:
 
 
 def merged(type_: Type) -> Type:
-    """The type of rows, for that of slots. How many there are is not known."""
+    """The type of rows, for that of slots. Their number is not known."""
     experts, slots, *rest = type_.shape
     return Type((experts * slots, *rest), type_.dtype)
 
@@ -76,19 +76,20 @@ Trips = tuple["Trip", ...]
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """How rows go to the experts of other ranks, by a step, from where they are dispatched, or behind another trip."""
+    """The journey of rows to the experts of other ranks, by a step, from where they are dispatched, or behind another
+    trip."""
 
     behind: str
     step: Step
 
     @property
     def name(self) -> str:
-        """Its local name; beside it stands where each expert's rows end there."""
+        """Its local name; another one has the end of each expert's rows there."""
         return f"{self.behind}@to.{'.'.join(self.step.axes)}.{self.step.kind}"
 
 
 def lead(placement: Placement) -> Lead:
-    """How experts and slots are cut."""
+    """The placement of experts and slots."""
     return placement.dims[0], placement.dims[1]
 
 
@@ -113,7 +114,8 @@ BACK = {"all_to_all": ("all_to_all",), "all_gather": ("reduce_scatter", "slice")
 
 
 def along_rows(way: Way, rows: str, trips: Trips, numbers: Mapping[Trip, int]) -> Way:
-    """A way of slots as one of rows that have made trips; steps of rows have the numbers of theirs for a dimension."""
+    """The move of slots as one of rows that have made trips; steps of rows have the numbers of theirs for a
+    dimension."""
     starts = Placement((way.starts.dims[0] + way.starts.dims[1], *way.starts.dims[2:]), way.starts.partial)
     there, trips = _of_rows(way.there, rows, trips, numbers)
     back, _ = _of_rows(way.back, rows, trips, numbers)

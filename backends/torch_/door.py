@@ -1,4 +1,4 @@
-"""What the planner asks of the torch backend (`meshwright.backends.door.Backend`)."""
+"""The torch backend's side of `meshwright.backends.door.Backend`."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ __all__ = ["check_software", "emit"]
 
 
 def on_hosts(target: str) -> bool:
-    """Whether its ranks are GPUs of hosts."""
+    """Whether the target's ranks are GPUs of hosts."""
     return DEVICE[target] != "cpu"
 
 
 def check_hosts(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
-    """Must: torchrun can number the ranks of a plan."""
+    """Refuse ranks that torchrun cannot number as a plan has them."""
     hosts.check_order(groups, seats)
 
 
 def with_hosts(files: Files, seats: Sequence[Seat]) -> Files:
-    """The files of a plan for GPUs, with where its ranks sit."""
+    """The files of a plan for GPUs, with the places of its ranks."""
     return hosts.on_hosts(files, seats)
 
 
 def how_to_start(files: Files) -> str:
-    """Where the launch script is to be run."""
+    """Where to run the launch script."""
     slurm = ", or under Slurm" if hosts.SLURM in dict(files.texts) else ""
     return f"on every host{slurm}" if hosts.on_several(files) else "on this machine"
 
 
 def verify(subject: Subject, folder: Path, *, steps: int, limit_s: float) -> Verified:
-    """The script in a folder against the model on one device."""
+    """Run the script in a folder, and compare it with the model on one device."""
     from meshwright.backends.torch_.verify.emitted import Job
     from meshwright.backends.torch_.verify.emitted import verify as run
 
@@ -51,7 +51,7 @@ def verify(subject: Subject, folder: Path, *, steps: int, limit_s: float) -> Ver
 
 
 def each_alone(subject: Subject, folder: Path, *, limit_s: float) -> Iterator[Alone]:
-    """One rank of every group, one after the other."""
+    """Run one rank of every group, one after the other."""
     from meshwright.backends.torch_.verify.alone import each_alone as run
     from meshwright.backends.torch_.verify.run.fake import counted
 
@@ -59,7 +59,7 @@ def each_alone(subject: Subject, folder: Path, *, limit_s: float) -> Iterator[Al
 
 
 def check_installed() -> None:
-    """Must: a torch that scripts can be run with."""
+    """Refuse a torch that scripts cannot be run with."""
     check_torch()
 
 

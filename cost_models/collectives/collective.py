@@ -21,7 +21,7 @@ __all__ = ["COLLECTIVES", "FREE", "LIBRARIES", "NO_CURVES", "Collective", "Curve
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """Seconds, what they are worth, and which algorithm or curve they come from."""
+    """Seconds of a collective, their provenance, and the algorithm or curve that they come from."""
 
     seconds: float
     provenance: Kind
@@ -40,8 +40,8 @@ def collective(
     imbalance: float = 1.0,
     curves: Curves | None = None,
 ) -> Priced:
-    """How long a collective takes. `imbalance` (all_to_all) is the fullest rank's load over the mean; `curves` replaces
-    those shipped, `NO_CURVES` leaves the law alone."""
+    """The time of a collective. `imbalance` (all_to_all) is the fullest rank's load over the mean; `curves` replaces
+    the shipped ones, `NO_CURVES` leaves the law alone."""
     if nbytes <= 0 or shape.ranks == 1:
         if nbytes < 0:
             raise CollectiveUnknown(place=str(kind), cause=f"{nbytes:g} bytes", fix="give zero or more")

@@ -59,7 +59,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """A collection of curves. It is compared by identity, so that prices can be kept by it."""
+    """A collection of curves, compared by identity, so that prices can be remembered by it."""
 
     all: tuple[Curve, ...]
 
@@ -93,7 +93,7 @@ class Reader:
         law: Callable[[float], float],
         measured: Callable[[float], float] | None = None,
     ) -> None:
-        """`measured` is the law of the wires that the points were measured on, if they are others."""
+        """Read a curve; `measured` is the law of the wires that its points were measured on, if those differ."""
         self._law = law
         self._ticks = [log((measured or law)(nbytes)) for nbytes, _ in points]
         self._times = [log(seconds) for _, seconds in points]
@@ -112,13 +112,13 @@ class Reader:
 
 
 def ends(points: Sequence[Point]) -> Callable[[float], float]:
-    """A clock where no law can be had, because the network is not stated: the least time, and the last point's rate."""
+    """The clock of a network whose rate is not stated: the least time, and the last point's rate."""
     alpha, beta = points[0][1], points[-1][1] / points[-1][0]
     return lambda nbytes: alpha + nbytes * beta
 
 
 def built(rows: Iterable[Row]) -> tuple[tuple[Curve, ...], tuple[Row, ...]]:
-    """Curves, and the rows that were taken out as corrupt."""
+    """Curves from rows, and the rows that were removed as corrupt."""
     curves, corrupt = [], []
     ordered = sorted(rows, key=_group_of)
     for (kind, name, hosts, per_host), same in groupby(ordered, key=_group_of):
@@ -146,7 +146,7 @@ def _place_of(row: Row) -> tuple[str, float]:
 
 
 def spikes(points: Sequence[Point]) -> tuple[int, ...]:
-    """Places of the rows that took longer than a later one by more than `SPIKE`; points in order of bytes."""
+    """Indices of rows that took longer than a later one by more than `SPIKE`; points in order of bytes."""
     found, least = [], float("inf")
     for place in reversed(range(len(points))):
         seconds = points[place][1]
@@ -157,7 +157,7 @@ def spikes(points: Sequence[Point]) -> tuple[int, ...]:
 
 
 def levelled(points: Iterable[Point]) -> tuple[Point, ...]:
-    """One point for each size, never falling: neighbours that fall are given their geometric mean."""
+    """Points with one time per size that never falls: neighbours that fall get their geometric mean."""
     joined = [
         (nbytes, sum(log(seconds) for _, seconds in same) / len(same))
         for nbytes, rows in groupby(sorted(points), key=lambda point: point[0])
@@ -194,8 +194,8 @@ def shipped() -> Curves:
 
 
 def matching(kind: str, shape: GroupShape, curves: Curves) -> tuple[Curve, GroupShape] | None:
-    """The curve of this kind that was measured on a group like this: one device, one host or rack, over wires of the
-    device's own kind; and the shape that it was measured on, where these wires had the device's own rate."""
+    """The curve of this kind that was measured on a group of the same form: one device, one host or rack, over wires of
+    the device's own kind; and the shape that it was measured on, where these wires had the device's own rate."""
     if len(shape.devices) != 1 or shape.units != 1 or len(shape.levels) != 1:
         return None
     # A send between two devices behind one switch does not depend on how many more do the same.

@@ -1,4 +1,4 @@
-"""What is known of libraries of collectives and of wires, read from `profiles/collectives.json`.
+"""Facts about libraries of collectives and about wires, read from `profiles/collectives.json`.
 
 Latencies of NCCL's algorithms and protocols per kind of hop, the share of a wire's rate that a library reaches, how a
 torus is wired, and the constants fitted here, each with the rows that it was fitted on.
@@ -25,8 +25,8 @@ def facts() -> Mapping[str, Any]:
 
 @cache
 def wire_share(kind: str) -> tuple[float, Kind]:
-    """The share of a link's rate that reaches the receiver, and what is known of it; a generation, as in pcie4, falls
-    back to its family, a kind that is not listed to the least of all."""
+    """The share of a link's rate that reaches the receiver, with its provenance; a generation, such as pcie4, falls
+    back to its family, an unlisted kind to the lowest share of all."""
     shares: dict[str, tuple[float | str, str]] = facts()["wire_share"]
     family = kind if kind in shares else kind.rstrip("0123456789")
     if family not in shares:
@@ -37,6 +37,6 @@ def wire_share(kind: str) -> tuple[float, Kind]:
 
 
 def fit(name: str) -> float:
-    """A constant fitted here."""
+    """A constant that was fitted here."""
     value: float = facts()["fits"][name]["value"]
     return value

@@ -1,4 +1,4 @@
-"""Laws of collectives: how long a library needs for a kind and a size over the shape of a group.
+"""Laws of collectives: the time that a library needs for a kind and a size over the shape of a group.
 
 **Bytes** are, for every kind, of one tensor as one rank sees it whole:
 
@@ -70,7 +70,7 @@ ORDER: tuple[Kind, ...] = ("assumed", "datasheet", "fitted", "user", "measured")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One choice of a library: with t = bytes x beta_s_per_byte, alpha_s + t + sqrt(ramp_s t)."""
+    """One algorithm of a library: with t = bytes x beta_s_per_byte, it takes alpha_s + t + sqrt(ramp_s t)."""
 
     how: str
     alpha_s: float
@@ -79,7 +79,7 @@ class Line:
 
 
 class Law:
-    """The least of several lines."""
+    """The least of several algorithms' times."""
 
     __slots__ = ("_terms", "lines", "provenance")
 
@@ -89,7 +89,7 @@ class Law:
         self._terms = tuple((line.alpha_s, line.beta_s_per_byte, line.ramp_s, line.how) for line in lines)
 
     def best(self, nbytes: float) -> tuple[float, str]:
-        """Seconds, and which line they are of."""
+        """The least seconds, and the line that they are of."""
         seconds, how = float("inf"), ""
         for alpha, beta, ramp, name in self._terms:
             bulk = nbytes * beta
@@ -102,13 +102,13 @@ class Law:
         return self.best(nbytes)[0]
 
     def clock(self, nbytes: float) -> float:
-        """Seconds without the root, for reading measured curves: they show the way to the full rate themselves."""
+        """Seconds without the root, for reading measured curves, which show the rise to the full rate themselves."""
         return min(alpha + nbytes * beta for alpha, beta, _, _ in self._terms)
 
 
 @lru_cache(maxsize=65_536)
 def law(kind: Collective, shape: GroupShape, library: Library = "nccl", imbalance: float = 1.0) -> Law:
-    """What `library` needs for a collective over groups of this shape, of two ranks or more."""
+    """The law of a library for a collective over groups of this shape, of two ranks or more."""
     if kind not in COLLECTIVES or library not in LIBRARIES or not imbalance >= 1 or not shape.levels:
         raise CollectiveUnknown(
             place=f"{kind} by {library}",
@@ -127,7 +127,7 @@ def law(kind: Collective, shape: GroupShape, library: Library = "nccl", imbalanc
 
 
 class _Wires:
-    """A shape as a library meets it: rates after losses, steps per level, hops by protocol."""
+    """A group's shape as a library meets it: rates after losses, steps per level, hops by protocol."""
 
     def __init__(self, shape: GroupShape) -> None:
         self.shape = shape
@@ -142,7 +142,7 @@ class _Wires:
         self.outside = tuple(level for level in self.levels if level.tier not in ("island", "host"))
 
     def _steps(self) -> tuple[int, ...]:
-        """How many of the n - 1 steps of a ring go over each level."""
+        """The number of the n - 1 steps of a ring that go over each level."""
         steps, left = [], self.ranks
         for level in self.levels[:-1]:
             parts = ceil(left / level.parts)
@@ -152,7 +152,7 @@ class _Wires:
 
     @property
     def fast(self) -> bool:
-        """LL128's condition: stores of 128 bytes stay whole on NVLink, and on RDMA between GPUs."""
+        """The condition of LL128: stores of 128 bytes stay whole on NVLink, and on RDMA between GPUs."""
         return all(level.kind.startswith("nvlink") for level in self.inside) and not self.tcp
 
     @property
@@ -188,8 +188,8 @@ _GENERATIONS = {
 
 
 def _network_extra(level: Level) -> float:
-    """What a hop costs beyond RDMA inside one fabric, which NCCL's tables contain: TCP's way through two kernels, and
-    the latency that a link between pools is given."""
+    """The latency of a hop beyond RDMA inside one fabric, which NCCL's tables contain: TCP's way through two kernels,
+    and the latency that a link between pools is given."""
     usual = latency_of("infiniband").value
     return max(0.0, level.latency_s - usual) + (fit("tcp_hop_s") if level.kind == "ethernet" else 0.0)
 
@@ -199,7 +199,7 @@ def _protocols(wires: _Wires) -> tuple[str, ...]:
 
 
 def _ll_cap(wires: _Wires) -> float:
-    """What LL's flags let through; by GPU in one host, by CPU over several (Intel's is the lower)."""
+    """The rate limit of LL's flags: by GPU in one host, by CPU over several (Intel's is the lower)."""
     caps: list[float] = facts()["ll_bytes_per_s"][wires.generation]
     return caps[min(wires.units, 3) - 1]
 
@@ -242,7 +242,7 @@ def _ramp(protocol: str) -> float:
 
 
 def _trees(wires: _Wires, base: str) -> tuple[Line, ...]:
-    """A chain inside the host, a double binary tree over hosts, up and down."""
+    """The tree algorithm: a chain inside the host, a double binary tree over hosts, up and down."""
     inside = ceil(wires.ranks / wires.units) - 1
     lines = []
     for protocol in _protocols(wires):
@@ -260,7 +260,7 @@ def _trees(wires: _Wires, base: str) -> tuple[Line, ...]:
 
 
 def _nvls(wires: _Wires) -> tuple[Line, ...]:
-    """Sums in the NVLink switch, alone or under a tree over hosts."""
+    """The NVLS algorithm: sums in the NVLink switch, alone or under a tree over hosts."""
     shares = facts()["nvls_share"]
     if len(wires.inside) != 1 or wires.inside[0].kind not in shares or wires.tcp:
         return ()
@@ -289,7 +289,7 @@ def _send(wires: _Wires, base: str) -> tuple[Line, ...]:
 
 
 def _exchange(wires: _Wires, imbalance: float, base: str) -> tuple[Line, ...]:
-    """Every rank sends to every other at once."""
+    """The all-to-all: every rank sends to every other at once."""
     alpha = facts()["base_s"][base]["LL"] + (wires.ranks - 1) * fit("peer_s") + _extra_hops(wires)
     return (Line("send to all", alpha, imbalance * _volume(wires) / fit("all_to_all_share")),)
 
@@ -326,7 +326,7 @@ def _gloo(kind: Collective, wires: _Wires, imbalance: float) -> tuple[Line, ...]
 
 
 def _torus(kind: Collective, wires: _Wires, imbalance: float) -> tuple[Line, ...]:
-    """Rings over all axes of the torus at once, both ways round each."""
+    """The torus algorithm: rings over all axes of the torus at once, both ways round each."""
     n = wires.ranks
     hop = wires.levels[0].latency_s
     start = hop * sum(steps for steps in wires.steps)

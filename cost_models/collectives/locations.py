@@ -1,4 +1,4 @@
-"""Where the ranks of a cluster stand, as arrays: what `topology` asks of thousands of groups at once.
+"""Locations of a cluster's ranks, as arrays: `topology` asks about thousands of groups at once.
 
 `Cluster.link` answers for one pair, with words and provenance; here the same places and rates are plain numbers, one
 entry per rank, made once for every cluster.
@@ -28,7 +28,7 @@ MESHED = ("xgmi",)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sites:
-    """For every rank of a cluster: its pool, unit, island and host; ids rise with the rank."""
+    """The pool, unit, island and host of every rank of a cluster; ids rise with the rank."""
 
     pool: Ints
     unit: Ints
@@ -41,7 +41,7 @@ class Sites:
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """The rates of one pool, as floats."""
+    """The link rates of one pool, as floats."""
 
     island: float
     island_size: int
@@ -133,7 +133,7 @@ ROOT_SLACK = 1e-9
 
 
 def measured_rates(sites: Sites, group: Ints, tier: Tier) -> tuple[float, float] | None:
-    """From the link matrix: the slowest neighbours of the ring on this tier, and the slowest pair."""
+    """Rates from the link matrix: the slowest neighbours of the ring on this tier, and the slowest pair."""
     if sites.matrix is None or (sites.by_host and tier not in ("rail", "pools")):
         return None
     ids = sites.host[group] if sites.by_host else group
@@ -148,7 +148,7 @@ def measured_rates(sites: Sites, group: Ints, tier: Tier) -> tuple[float, float]
 
 
 def _tiers(sites: Sites, one: Ints, other: Ints) -> Ints:
-    """The tier, as its place in `TIERS`, between ranks."""
+    """The tier between ranks, as its index in `TIERS`."""
     tier = np.full(np.broadcast(one, other).shape, TIERS.index("pools"), dtype=np.int64)
     tier[np.broadcast_to(sites.pool[one] == sites.pool[other], tier.shape)] = TIERS.index("rail")
     tier[np.broadcast_to(sites.host[one] == sites.host[other], tier.shape)] = TIERS.index("host")

@@ -1,4 +1,4 @@
-"""The shape of a group: which wires a collective runs over, how many ranks share them, and where it is slowest.
+"""Shapes of groups: the wires that a collective runs over, how many ranks share them, and where it is slowest.
 
 A group along mesh axes is nested, from inside out, in *levels*; a level that joins one part only is absent:
 
@@ -60,7 +60,7 @@ TRANSPORTS = ("infiniband", "roce", "ethernet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One nesting of a group.
+    """One nesting level of a group.
 
     - It joins at least two parts, each of at least one rank; rates are positive and in one direction.
     - `part_bytes_per_s`: what a part has while all its `members` of the group send, and the other groups too.
@@ -119,12 +119,12 @@ class GroupShape:
         return self.digest
 
     def __reduce__(self) -> tuple[Callable[..., GroupShape], tuple[object, ...]]:
-        """Hashes differ between processes: it is built anew."""
+        """Rebuild the shape when unpickled, since hashes differ between processes."""
         return _rebuilt, (self.ranks, self.units, self.levels, self.devices, self.weakest, self.also)
 
     @property
     def ring_bytes_per_s(self) -> float:
-        """What the narrowest level lets through of a ring, before any library's losses."""
+        """The rate of a ring at the narrowest level, before any library's losses."""
         return min((level.part_bytes_per_s for level in self.levels), default=float("inf"))
 
 
@@ -143,7 +143,7 @@ T = TypeVar("T")
 
 
 class _Identity:
-    """Remembers by the identity of long arguments, whose hash would cost more than the answer.
+    """A cache by the identity of long arguments, whose hash would cost more than the answer.
 
     Entries hold what they are keyed by, so that an id is never used twice."""
 
@@ -189,8 +189,8 @@ def pair_shape(cluster: Cluster, senders: tuple[int, ...], receivers: tuple[int,
 
 
 def _moved_up(cluster: Cluster, *stages: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The same ranks as many units earlier as there are before all of them: where units are alike, stages of a pipeline
-    have their shapes in common."""
+    """The same ranks, moved to the first units of the cluster: where units are alike, the stages of a pipeline then
+    share their shapes."""
     if len(cluster.pools) > 1 or cluster.matrix is not None:
         return stages
     pool = cluster.pools[0]
@@ -226,7 +226,7 @@ def _pairs_by_value(keyed: Same[Cluster], senders: tuple[int, ...], receivers: t
 
 
 def pairs_between(senders: Sequence[int], receivers: Sequence[int]) -> Ints:
-    """Who talks to whom between two stages, one pair per row."""
+    """The pairs of ranks that communicate between two stages, one per row."""
     count = max(len(senders), len(receivers))
     at = np.arange(count)
     one = np.asarray(senders, dtype=np.int64)[at * len(senders) // count]
@@ -236,7 +236,7 @@ def pairs_between(senders: Sequence[int], receivers: Sequence[int]) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """What groups that cost the same have in common; `row` is one of them."""
+    """Groups that cost the same; `row` is one of them."""
 
     islands: int
     units: int
@@ -249,7 +249,7 @@ class _Class:
 
 
 def _slowest(cluster: Cluster, sites: Sites, groups: Ints) -> GroupShape:
-    """`groups` has one group per row, in order of the ranks."""
+    """The slowest group; `groups` has one per row, in order of the ranks."""
     count, size = groups.shape
     if size == 1 or count == 0:
         rank = int(groups.flat[0]) if count else 0
@@ -261,7 +261,7 @@ def _slowest(cluster: Cluster, sites: Sites, groups: Ints) -> GroupShape:
 
 
 def _classes(sites: Sites, groups: Ints) -> list[_Class]:
-    """One group of every kind there is; among those that only a link matrix tells apart, the slowest."""
+    """One group of every kind that occurs; among those that only a link matrix tells apart, the slowest."""
     count, size = groups.shape
     islands, units, pools = (_distinct(ids[groups]) for ids in (sites.island, sites.unit, sites.pool))
     every = int(sites.unit[-1]) + 1
@@ -286,7 +286,7 @@ def _class(marks: Ints, crossing: int, row: int) -> _Class:
 
 
 def _distinct(ids: Ints) -> Ints:
-    """How many ids each row holds; equal ids stand together."""
+    """The number of distinct ids in each row; equal ids stand together."""
     count: Ints = 1 + (np.diff(ids, axis=1) != 0).sum(axis=1)
     return count
 
@@ -376,7 +376,7 @@ def _rail(sites: Sites, wires: list[Wires], one: _Class, transport: str, measure
 def _network_rates(
     sites: Sites, one: _Class, port: float, total: float, measured: tuple[float, float] | None
 ) -> tuple[float, float, float]:
-    """What a unit has with all members sending, with one, and towards the slowest other unit."""
+    """Network rates of a unit with all members sending, with one, and towards the slowest other unit."""
     groups = max(1, one.sharing)
     if measured is None:
         part = min(one.fewest * port, total / groups)
@@ -425,7 +425,7 @@ def _transport(wires: list[Wires]) -> str:
 
 
 def _common(kinds: Sequence[str]) -> str:
-    """What all can speak: the least capable kind; one that is not known is taken as such."""
+    """The transport that all can use: the least capable kind; an unknown kind is taken as such."""
     if not kinds:
         return TRANSPORTS[-1]
     return max(kinds, key=lambda kind: TRANSPORTS.index(kind) if kind in TRANSPORTS else len(TRANSPORTS))

@@ -1,4 +1,4 @@
-"""Attention kernels: efficiency as a curve over the sequence, per generation of the kernel.
+"""Attention kernels: efficiency as a curve over the sequence length, per generation of the kernel.
 
 *Fused* kernels (flash1, flash2, triton, triton_fa2, flash3, cudnn, blackwell, splash) do the visible part of the scores
 and nothing else. Time per head is a s² + b s: the products, and what every row of queries costs once. So 1/efficiency
@@ -58,7 +58,7 @@ class Curve:
     points: tuple[tuple[int, float], ...]
 
     def at(self, sequence: float) -> float:
-        """Joined linearly in 1/efficiency over 1/sequence."""
+        """The efficiency at a sequence length, interpolated linearly in 1/efficiency over 1/sequence."""
         slow = _averaged(self.points)
         x = 1.0 / max(sequence, 1.0)
         if x <= slow[0][0] or len(slow) == 1:
@@ -89,7 +89,7 @@ def _averaged(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """All curves and figures, as one value: fitting and scoring take points away and ask again."""
+    """All curves and figures as one value: fitting and scoring remove points and ask again."""
 
     measured: tuple[Curve, ...]
     figures: tuple[Figure, ...]
@@ -98,7 +98,7 @@ class Curves:
     def efficiency(
         self, generation: str, architecture: str, dtype: str, head_dim: int, causal: bool, sequence: float
     ) -> tuple[float, Kind] | None:
-        """Forward; None if nothing is known of this generation on this architecture."""
+        """Forward efficiency; None if nothing is known of this generation on this architecture."""
         known = [one for one in self.measured if one.generation == generation and one.architecture == architecture]
         if known:
             return self._of(known, dtype, head_dim, causal, sequence), "fitted"
@@ -114,22 +114,22 @@ class Curves:
         return figure.efficiency * self._of(shape, dtype, head_dim, causal, sequence) / longest, figure.kind
 
     def running(self, generation: str, architecture: str) -> str | None:
-        """What a stack of this generation runs on an architecture; None if nothing that is known."""
+        """The kernel generation that a stack runs on an architecture; None if none is known."""
         there = (*self.on(architecture), *UNFUSED)
         return next((one for one in DISPATCH.get(generation, (generation,)) if one in there), None)
 
     def unfused(self, causal: bool, sequence: float) -> float:
-        """FLOP per byte of bandwidth at width 128 and 16 bits."""
+        """FLOP per byte of bandwidth of unfused attention, at head width 128 and 16 bits."""
         known = [one for one in self.measured if one.generation == "math"]
         return self._of(known, "bf16", BLOCK, causal, sequence)
 
     def on(self, architecture: str) -> tuple[str, ...]:
-        """The fused generations that can be priced on an architecture."""
+        """Fused generations that can be priced on an architecture."""
         found = {one.generation for one in self.measured if one.architecture == architecture}
         return tuple(sorted(found | {one.generation for one in self.figures if one.architecture == architecture}))
 
     def _of(self, known: Sequence[Curve], dtype: str, head_dim: int, causal: bool, sequence: float) -> float:
-        """Of the nearest law (dtype, then mask), between the nearest widths."""
+        """The efficiency under the nearest law (dtype, then mask), between the nearest widths."""
         alike = [one for one in known if one.dtype == dtype] or list(known)
         alike = [one for one in alike if one.causal == causal] or alike
         widths = sorted({one.head_dim for one in alike})

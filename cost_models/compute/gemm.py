@@ -30,7 +30,7 @@ STEP = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a device gives to a product: FLOP/s and bytes/s that are reached, units, and the constants of the law."""
+    """The rates that a device gives to a product: reached FLOP/s and bytes/s, units, and the constants of the law."""
 
     flops_per_s: float
     bytes_per_s: float
@@ -61,12 +61,12 @@ class Product:
 
 
 def gradients(groups: int, m: int, n: int, k: int) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
-    """The products of the two gradients of x[m, k] · w[n, k]: dgrad (m, k, n), then wgrad (n, k, m)."""
+    """The two gradient products of x[m, k] · w[n, k]: dgrad (m, k, n), then wgrad (n, k, m)."""
     return (groups, m, k, n), (groups, n, k, m)
 
 
 def law_s(product: Product, rates: Rates) -> float:
-    """Seconds, by the best tile and split."""
+    """Seconds of a product, by the best tile and split."""
     flops_per_s, bytes_per_s = rates.flops_per_s / rates.units, rates.bytes_per_s / rates.units
     best = float("inf")
     for tm, tn in TILES:

@@ -44,7 +44,7 @@ _SMOOTH_LENGTH, _SMOOTH, _ROUGH = 2.0, 0.3, 0.1
 
 @dataclass(frozen=True)
 class Table:
-    """Seconds of measured products, and what interpolates them.
+    """Seconds of measured products, with their interpolation.
 
     - `law` gives the seconds of a shape by the fitted law on the same device.
     - A shape must occur once.
@@ -64,7 +64,7 @@ class Table:
         return self.seconds.get(shape)
 
     def interpolated_s(self, shape: Shape) -> float | None:
-        """None outside the hull, and where no shape within an octave was measured."""
+        """Interpolated seconds; None outside the hull, and where no shape within an octave was measured."""
         query = np.array([shape], dtype=np.float64)
         if (query < self._shapes.min(0)).any() or (query > self._shapes.max(0)).any():
             return None
@@ -88,7 +88,7 @@ class Table:
 
 
 def features(shapes: Array, units: int) -> Array:
-    """Of rows (m, n, k): logarithms of m, k, n, then waste by tile, then how n fills the usual widths."""
+    """Features of rows (m, n, k): logarithms of m, k, n, then waste by tile, then how n fills the usual widths."""
     m, n, k = shapes.T
     columns = [np.log2(m), np.log2(k), np.log2(n)]
     for tm, tn in _TILES:
@@ -110,7 +110,7 @@ def _covariance(left: Array, right: Array) -> Array:
 def table_of(
     rows: Sequence[tuple[Shape, float]], law: Callable[[Shape], float], units: int, device: str, dtype: str
 ) -> Table:
-    """A table from (shape, seconds), which is all that fitting is."""
+    """A table made from (shape, seconds), which is all that fitting is."""
     seconds = dict(rows)
     shapes = np.array(list(seconds), dtype=np.float64)
     times = np.array(list(seconds.values()))

@@ -98,7 +98,7 @@ class Priced:
 
 
 class Compute:
-    """What kernels cost on a device. See the module docstring."""
+    """Prices of kernels on a device. See the module docstring."""
 
     __slots__ = (
         "_chip",
@@ -126,8 +126,8 @@ class Compute:
         table: Table | None = None,
         one_by_one: bool = False,
     ) -> None:
-        """`attention` is the generation of the stack's kernels; the attribute says what runs here of it
-        (`attention.DISPATCH`). `values`, `curves` and `table` replace those that are shipped. `one_by_one`: products of
+        """`attention` is the generation of the stack's kernels; the attribute is the one that runs here
+        (`attention.DISPATCH`). `values`, `curves` and `table` replace the shipped ones. `one_by_one`: products of
         experts run as one kernel for each expert, which fills the device or does not."""
         self.device, self.one_by_one = device, one_by_one
         self.constants = values or constants()
@@ -148,7 +148,7 @@ class Compute:
         return found
 
     def kernels(self, kernel: Kernel) -> int:
-        """How many kernels of the device it is: each takes a floor there, and the host a launch.
+        """The number of device kernels that a kernel stands for: each takes a floor there, and a launch of the host.
 
         A product of a batch is one, and so are all experts where a library has a kernel for them together; where it
         runs them one by one, each is one, or `EXPERT_LAUNCHES`. Casts before a product are one more. Attention that is
@@ -168,7 +168,8 @@ class Compute:
         return kernel.shape[0] if self.one_by_one and kernel.routed else 1
 
     def _host_s(self, style: str) -> float:
-        """Fused kernels are launched one by one too, by the same host; a program of XLA is launched whole."""
+        """Seconds of the host's launches: fused kernels are launched one by one as well; a program of XLA is launched
+        whole."""
         values = self.constants
         by_style = {"eager": values.host_s, "fused": values.host_s, "compiled": values.compiled_host_s}
         return by_style.get(style, 0.0)
@@ -204,7 +205,8 @@ class Compute:
         return Priced(seconds, kind, 2.0 * groups * m * n * k / (seconds * peak.value))
 
     def _measured(self, dtype: str, groups: int, m: int, n: int, k: int) -> tuple[float, Kind] | None:
-        """From the table, if it is for this precision; outside its hull perhaps as the transposed product."""
+        """The measured time, if the table is for this precision; outside its hull perhaps that of the transposed
+        product."""
         table = self._table
         if table is None or groups != 1 or dtype != table.dtype:
             return None
@@ -257,11 +259,11 @@ class Compute:
         return Priced(seconds, kind, min(1.0, work / (seconds * peak.value)))
 
     def _written_out(self, kernel: Kernel) -> bool:
-        """Whether scores go through memory: fused attention wants 16 bits or fewer."""
+        """Whether attention scores go through memory: fused attention wants 16 bits or fewer."""
         return self.attention in UNFUSED or PEAK_OF.get(kernel.dtype, kernel.dtype) in ("fp32", "tf32", "fp64")
 
     def _unfused(self, kernel: Kernel, name: str) -> Priced:
-        """Scores through memory: FLOP/s follow bandwidth. Of a window all of them are made."""
+        """The rate of attention with scores in memory: FLOP/s follow bandwidth, and all scores of a window are made."""
         *_, sk, d_qk, d_v = _sizes(kernel, 7)
         causal = kernel.causal and not kernel.window and self.attention != "megatron"
         per_byte = self._curves.unfused(causal, sk) * ((d_qk + d_v) / 2 / BLOCK) * (2.0 / WIDTH_BYTES[name])

@@ -39,6 +39,6 @@ def streamed_s(nbytes: float, bytes_per_s: float, floor_s: float) -> float:
 
 
 def cast_bytes(recipe: str, work: str, groups: int, m: int, n: int, k: int) -> float:
-    """Moved by the casts before a product, at its own shape; 0 for a dtype that tensors live in."""
+    """Bytes moved by the casts before a product, at its own shape; 0 for a dtype that tensors live in."""
     per_element = CAST_BYTES.get(recipe, 0.0)
     return groups * m * k * per_element if work == "dgrad" or (work == "forward" and groups > 1) else 0.0

@@ -1,4 +1,4 @@
-"""What the prices of compute know: constants, chips and curves, read from `profiles/compute.json`.
+"""The profile of compute prices: constants, chips and curves, read from `profiles/compute.json`.
 
 The file is data, each number with its unit, kind of provenance, source and date. This module reads it into frozen
 values, so that whoever fits may `replace` one and price again; nothing else in the room holds a number.
@@ -75,7 +75,7 @@ class ComputeConstants:
         return share * self.sustained_untuned if untuned else share
 
     def isolated(self) -> ComputeConstants:
-        """For products by themselves, as benchmarks of kernels run them."""
+        """The constants for products by themselves, as benchmarks of kernels run them."""
         return replace(self, **{field.name: 1.0 for field in fields(self) if field.name.startswith("sustained_")})
 
     def floor_s(self, chip: Chip) -> float:
@@ -95,19 +95,20 @@ class Chip:
     usual: tuple[float, Kind]
 
     def ceiling(self, dtype: str) -> tuple[float, Kind]:
-        """bf16 and fp16 run at one rate, so that either speaks for the other."""
+        """The share of the peak that a dtype can reach; bf16 and fp16 run at one rate, so that either speaks for the
+        other."""
         alike = ("bf16", "fp16") if dtype in ("bf16", "fp16") else (dtype,)
         return next(((share, kind) for name, share, kind in self.ceilings if name in alike), self.usual)
 
 
 def constants() -> ComputeConstants:
-    """As shipped."""
+    """The shipped constants."""
     table = profile()["constants"]
     return ComputeConstants(**{field.name: float(table[field.name]["value"]) for field in fields(ComputeConstants)})
 
 
 def chip_of(device: Device) -> Chip:
-    """The chip of a device, or of the one that a user's device is like; else no unit is known to quantize over."""
+    """The chip of a device, or of the one that a user's device is like; else a chip without units to quantize over."""
     table = profile()
     sources = table["sources"]
     share, source = table["families"].get(device.vendor, table["families"]["any"])

@@ -1,4 +1,4 @@
-"""Clusters: pools of equal hosts, and what lies between any two of their devices.
+"""Clusters: pools of equal hosts, and the links between any two of their devices.
 
 A *pool* is a number of identical hosts, each with the same number of one `Device` and the same NICs. A cluster is one
 or more pools, with `PoolLink`s between them where there are several. Ranks are numbered pool by pool, host by host,
@@ -103,11 +103,11 @@ class Cluster:
 
     @property
     def kinds(self) -> Callable[[int], str] | None:
-        """Tells the kind of device of a rank; None where there is one pool."""
+        """A function from a rank to its kind of device; None where there is one pool."""
         return (lambda rank: self.device(rank).name) if len(self.pools) > 1 else None
 
     def tier(self, one: int, other: int) -> Tier:
-        """What joins two ranks."""
+        """The network tier between two ranks."""
         if one == other:
             raise RankUnknown(place=f"rank {one}", cause="a rank has no link to itself", fix="name two ranks")
         return self._tier(self.place(one), self.place(other))
@@ -122,7 +122,7 @@ class Cluster:
         return "host" if a.host == b.host else "rail"
 
     def link(self, one: int, other: int) -> Link:
-        """The way between two ranks, with a measured rate where there is one."""
+        """The link between two ranks, with a measured rate where there is one."""
         tier = self.tier(one, other)
         a, b = self.place(one), self.place(other)
         link = self._between_pools(a, b) if tier == "pools" else _within(self.pools[a.pool], tier)
@@ -205,7 +205,7 @@ def _sum(latencies: list[Quantity]) -> Quantity:
 
 
 def suspicions(cluster: Cluster) -> tuple[str, ...]:
-    """What looks like GB/s written for Gb/s, or the reverse, in numbers that the user gave."""
+    """Warnings about the user's numbers that look like GB/s written for Gb/s, or the reverse."""
     found: list[str] = []
     for pool in cluster.pools:
         usual = pool.device.nic.rate.value if pool.device.nic else None

@@ -1,4 +1,4 @@
-"""Devices: what one accelerator promises, each number with its provenance.
+"""Devices: the datasheet figures of each accelerator, each number with its provenance.
 
 The table is data, `profiles/devices.json`: named sources once, and for every device pairs of a value and the name of
 its source. This module reads it into frozen `Device`s and finds them by name. What a plan needs of a device:
@@ -73,13 +73,13 @@ class HostLink:
 
     @property
     def share_bytes_per_s(self) -> float:
-        """What a device has of it while all devices talk to their host."""
+        """The rate of one device while all devices talk to their host."""
         return self.bandwidth.value / (self.sharers.value if self.sharers else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualNic:
-    """The share of the network that one device usually has, in Gb/s."""
+    """The share of the network that one device usually gets, in Gb/s."""
 
     kind: str
     rate: Quantity
@@ -130,7 +130,7 @@ class Device:
         )
 
     def quantities(self) -> tuple[tuple[str, Quantity], ...]:
-        """Every number, named."""
+        """Every number, by name."""
         found = [(f"peak {dtype}", quantity) for dtype, quantity in self.peaks]
         found.append(("memory", self.memory))
         if self.driver_memory:
@@ -158,7 +158,7 @@ def device(name: str) -> Device:
 
 
 def unknown_fix(name: str, own: Iterable[str] = ()) -> str:
-    """What to do about an unknown device: the nearest known ones, and how to describe it oneself."""
+    """The remedy for an unknown device: the nearest known ones, and how to describe one's own."""
     own_names = {_key(one): one for one in own}
     known = {key: found.name for key, found in _by_name().items()} | own_names
     close = get_close_matches(_key(name), sorted(known), n=6, cutoff=0.4)

@@ -1,4 +1,4 @@
-"""What is wrong with the parts of a cluster."""
+"""Faults in the parts of a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from meshwright.ir.limits import POOLS, RANKS
 
 
 def spelled(path: tuple[str | int, ...]) -> str:
-    """`("pool", 0, "hosts")` as a person counts: pool 1, key 'hosts'."""
+    """A path as a person counts: `("pool", 0, "hosts")` is pool 1, key 'hosts'."""
     words: list[str] = []
     for step in path:
         if isinstance(step, int):
@@ -30,7 +30,7 @@ def spelled(path: tuple[str | int, ...]) -> str:
 
 
 def faults(pools: tuple[Pool, ...], links: tuple[PoolLink, ...], matrix: LinkMatrix | None) -> Iterator[Fault]:
-    """Everything that forbids these parts to be a cluster."""
+    """Every reason why these parts are no cluster."""
     if not pools:
         yield Fault(("pool",), ClusterValueBad, "there is no pool", "describe at least one [[pool]]")
     beyond = POOLS.refused(len(pools)) or RANKS.refused(sum(pool.ranks for pool in pools))
@@ -81,7 +81,7 @@ def _no_nics(index: int, pool: Pool, others: str) -> Fault:
 
 
 def _islands(pool: Pool) -> int:
-    """How many parts the pool falls into without a network."""
+    """The number of parts into which the pool falls without a network."""
     return -(-pool.hosts // pool.hosts_per_island)
 
 

@@ -1,4 +1,5 @@
-"""What a cluster is made of: adapters, pools, links between them, measured rates; a place in it, and a way."""
+"""Parts of a cluster: adapters, pools, links between them, measured rates; the place of a rank, and the link between
+two."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class Pool:
 
     @property
     def host_gbps(self) -> float:
-        """What all NICs of a host carry in one direction."""
+        """The rate of all NICs of a host together, in one direction."""
         return sum(nic.rate.value * nic.count for nic in self.adapters)
 
     @property
@@ -70,7 +71,7 @@ class Pool:
 
     @property
     def hosts_per_island(self) -> int:
-        """Whole hosts that one scale-up domain joins; 1 where it ends with the host, or there is none."""
+        """Whole hosts that one scale-up domain joins; 1 where the domain ends with the host, or there is none."""
         island = self.device.island
         return max(1, island.devices // self.gpus_per_host) if island and island.spans_hosts else 1
 
@@ -106,7 +107,7 @@ class LinkMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is: indices of its pool, of its host within the pool, of its device within the host."""
+    """The place of a rank: indices of its pool, of its host within the pool, of its device within the host."""
 
     pool: int
     host: int
@@ -115,8 +116,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The way between two ranks. `bandwidth` is what the pair has alone, in one direction; `sharers` how many ranks
-    divide it when all of them send."""
+    """The link between two ranks. `bandwidth` is what the pair has alone, in one direction; `sharers` is the number of
+    ranks that divide it when all of them send."""
 
     tier: Tier
     kind: str
@@ -130,7 +131,7 @@ class Link:
 
 
 class Fault(NamedTuple):
-    """Something wrong with a cluster: where (as a path of keys and indices), which error, what, and what to do."""
+    """A fault of a cluster: its place (a path of keys and indices), the error, the cause, and the fix."""
 
     path: tuple[str | int, ...]
     kind: type[ClusterError]

@@ -1,4 +1,4 @@
-"""A number that says where it comes from.
+"""Quantities: numbers with their provenance.
 
 Every price begins with numbers that somebody measured, fitted, published or typed. A `Quantity` carries one of them
 with its unit, its source, its date and the *kind* of its provenance:
@@ -79,16 +79,16 @@ _STRENGTH: tuple[Kind, ...] = ("assumed", "datasheet", "fitted", "user", "measur
 
 
 def weakest(*quantities: Quantity) -> Quantity:
-    """The one whose provenance is worth least; a number derived from several is worth no more."""
+    """The quantity with the weakest provenance; a number derived from several is worth no more."""
     return min(quantities, key=lambda quantity: _STRENGTH.index(quantity.kind))
 
 
 def derived(value: float, unit: str, how: str, *origins: Quantity) -> Quantity:
-    """A number computed from others: `how` says the computation, the weakest origin gives kind, source and date."""
+    """A number computed from others: `how` names the computation, the weakest origin gives kind, source and date."""
     origin = weakest(*origins)
     return Quantity(value=value, unit=unit, source=f"{how}; {origin.source}", date=origin.date, kind=origin.kind)
 
 
 def weakest_kind(*kinds: Kind) -> Kind:
-    """The kind of provenance that is worth least."""
+    """The weakest kind of provenance."""
     return min(kinds, key=_STRENGTH.index)

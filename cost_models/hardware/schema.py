@@ -1,4 +1,4 @@
-"""The schema of a cluster file: which keys its tables have, and what each may be (docs/cluster.md).
+"""The schema of a cluster file: the keys of its tables, and their values (docs/cluster.md).
 
 Numbers with a unit are read exactly, as decimals, and scaled before they become floats, so that writing and reading
 again changes no bit.
@@ -63,7 +63,7 @@ Price = Annotated[Quantity, scaled("1/device-hour")]
 
 
 class NicTable(Table):
-    """Adapters of each host; the rate is of one of them."""
+    """NICs of each host; the rate is that of one of them."""
 
     kind: Kind
     gbps: Gbps
@@ -91,7 +91,7 @@ PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems":
 
 
 class LinkTable(Table):
-    """A link between two pools; the rate is of all of it, in one direction."""
+    """A link between two pools; the rate is its total, in one direction."""
 
     between: Annotated[tuple[str, str], Read(_pair, PAIR)]
     kind: Kind

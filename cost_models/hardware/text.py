@@ -1,4 +1,4 @@
-"""What `--cluster` understands: a shorthand, `cpu:N`, or the path of a TOML file.
+"""The values of `--cluster`: a shorthand, `cpu:N`, or the path of a TOML file.
 
     2048x8xH100                 hosts x GPUs per host x GPU; NICs are those that the GPU usually has
     2048x8xH100,inter=400G      400 Gb/s between hosts for each GPU
@@ -34,7 +34,7 @@ FALLBACK_NIC = "infiniband"
 
 
 def read_cluster(reference: str) -> Cluster:
-    """The cluster that a person means by `reference`."""
+    """The cluster that `reference` names or describes."""
     if found := _CPU.fullmatch(reference):
         ranks = _count(reference, "ranks", found["ranks"], PER_HOST)
         return Cluster(pools=(Pool(name="cpu", hosts=1, device=device("CPU"), gpus_per_host=ranks),))
@@ -51,7 +51,7 @@ def read_cluster(reference: str) -> Cluster:
 
 
 def read_file(path: Path) -> Cluster:
-    """A TOML file."""
+    """Read the cluster of a TOML file."""
     try:
         text = read_text(path, FILE_BYTES)
     except Unreadable as error:

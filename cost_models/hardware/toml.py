@@ -1,4 +1,4 @@
-"""Clusters as TOML: reading with every fault at once and by line, and writing what reads back as the same cluster.
+"""Clusters as TOML: read with all faults reported at once and by line, and written so that they read back the same.
 
     price_per_gpu_hour = 2.5                    # of all pools that give none
 
@@ -73,12 +73,12 @@ NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 def read(text: str, *, place: str = "cluster", folder: Path | None = None) -> Cluster:
-    """The cluster that a TOML text describes; `folder` is where a link matrix is looked for."""
+    """The cluster that a TOML text describes; a link matrix is looked for in `folder`."""
     return _Reader(text, place, folder or Path()).cluster()
 
 
 class Lines:
-    """Lines of keys in a TOML text, by path."""
+    """Line numbers of the keys in a TOML text, by path."""
 
     def __init__(self, text: str) -> None:
         self._text = text.split("\n")
@@ -100,7 +100,7 @@ class Lines:
                 self._line.setdefault((*table, key[1]), number)
 
     def of(self, path: Path_) -> int:
-        """The line of a path, or of the nearest thing around it."""
+        """The line of a path, or of the nearest table around it."""
         for end in range(len(path), 0, -1):
             if path[:end] in self._line:
                 inside = [step for step in path[end:] if isinstance(step, int)]
@@ -108,7 +108,7 @@ class Lines:
         return 1
 
     def _brace(self, line: int, index: int) -> int:
-        """Where the inline table number `index` opens, from a line on."""
+        """The line where inline table number `index` opens, from a line on."""
         for number in range(line, len(self._text) + 1):
             index -= self._text[number - 1].count("{")
             if index < 0:
@@ -117,7 +117,7 @@ class Lines:
 
 
 class _Reader:
-    """One pass over a text. What is wrong is noted, and told at the end."""
+    """One pass over a text. Faults are noted, and reported at the end."""
 
     def __init__(self, text: str, place: str, folder: Path) -> None:
         self.place, self.folder = place, folder
@@ -162,7 +162,7 @@ class _Reader:
         self.noted.append((line, kind(place=f"{self.place}:{line}{where}", cause=cause, fix=fix)))
 
     def table(self) -> ClusterTable | None:
-        """The text by its schema."""
+        """The text, checked by its schema."""
         found, refused = faults_of(ClusterTable, self.given)
         for one in refused:
             key = one.path[-1]
@@ -173,7 +173,7 @@ class _Reader:
         return table
 
     def known_devices(self) -> None:
-        """Must: every name of a device means one. This is told together with what the schema refuses."""
+        """Check that every name of a device means one; reported together with the schema's refusals."""
         own = [one.get("name") for one in _tables(self.given, "device")]
         for key, name, known in (("pool", "gpu", own), ("device", "like", [])):
             for index, table in enumerate(_tables(self.given, key)):
@@ -244,7 +244,7 @@ class _Reader:
         return None
 
     def rows(self, rows: list[Any], where: str, rate: Callable[[Any], float | None]) -> LinkMatrix | None:
-        """Numbers of a matrix; what stands on the diagonal is not read."""
+        """The numbers of a matrix; the diagonal is not read."""
         cause = MATRIX.refused(max([len(rows), *(len(row) for row in rows if isinstance(row, list))]))
         if cause:
             self.fault(LinkMatrixSize, ("link_matrix",), f"{where} has {cause}", "give one row per host")
@@ -264,12 +264,12 @@ class _Reader:
 
 
 def _written(entry: str) -> float | None:
-    """A number of a CSV."""
+    """A number in a CSV file."""
     return float(entry) if NUMBER.fullmatch(entry.strip()) else None
 
 
 def _given(entry: object) -> float | None:
-    """A number of a list."""
+    """A number in a list."""
     return float(entry) if type(entry) in (int, Decimal) else None  # type: ignore[arg-type]
 
 
@@ -289,7 +289,7 @@ def _in_table(name: str) -> bool:
 
 
 def _link(table: LinkTable) -> PoolLink:
-    """A link; of the usual latency of its kind where none is given, which is labelled assumed."""
+    """A link between pools; without a given latency it has the usual one of its kind, labelled assumed."""
     usual = latency_of(table.kind)
     assumed = replace(usual, kind="assumed", source=f"{USUAL} {table.kind}, as no latency_us is given; {usual.source}")
     return PoolLink(between=table.between, kind=table.kind, rate=table.gbps, latency=table.latency_us or assumed)
@@ -299,7 +299,7 @@ USUAL = "one hop over"
 
 
 def _island(given: Mapping[str, Any], inherited: Island | None) -> Island | None:
-    """The scale-up domain of a device of one's own."""
+    """The scale-up domain of a user's device."""
     if not given:
         return inherited
     kind, bandwidth, size, spans = (given.get(key) for key in ISLAND)
@@ -339,7 +339,7 @@ def _own_device(table: Any, base: Device | None, peaks: Mapping[str, Quantity], 
 
 
 def _own_link(base: HostLink, own: Quantity | None) -> HostLink:
-    """A host link of one's own is what each device has: nobody shares it."""
+    """The host link of a user's device, which each device has to itself."""
     return replace(base, bandwidth=own, sharers=None) if own else base
 
 
@@ -347,7 +347,8 @@ def _own_link(base: HostLink, own: Quantity | None) -> HostLink:
 
 
 def write(cluster: Cluster) -> str:
-    """The text form. What the table of devices supplies is left out; it is read from there again."""
+    """The text form of a cluster. Numbers that the table of devices supplies are left out, and read from there
+    again."""
     lines = []
     if cluster.matrix:
         rows = [f"    [{', '.join(_number(entry) for entry in row)}]," for row in cluster.matrix.rows]

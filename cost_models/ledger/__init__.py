@@ -1,4 +1,4 @@
-"""What one run of a body program asks for, before any price.
+"""Ledgers: the kernels and transmissions of one run of a body program, before any price.
 
 | module | what it has |
 |---|---|

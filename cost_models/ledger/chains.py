@@ -1,4 +1,4 @@
-"""Chains: memory-bound operators of one list of statements, as the kernels that run them, by the bytes that they move.
+"""Chains: the memory-bound operators of a list of statements as the kernels that run them, by the bytes that they move.
 
 An eager stack runs each by itself. Others run chains of elementwise operators as one kernel, which reads what comes
 from outside the chain and writes what is read outside it; compilers (`compiled`, `xla`) join the normalisations to the
@@ -22,7 +22,7 @@ NORMS = frozenset(("layer_norm", "rms_norm", "group_norm", "batch_norm", "softma
 
 
 def local_bytes(body: BodyProgram, name: str) -> float:
-    """Of a value or gradient on one rank, as traced."""
+    """Bytes of a value or gradient on one rank, as traced."""
     return body.nbytes[name]
 
 
@@ -36,7 +36,7 @@ class _Node:
 
 
 class Chains:
-    """Groups the memory-bound statements of one list into kernels."""
+    """The memory-bound statements of one list, grouped into kernels."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Chains:
             self.nodes.append(_Node(tuple(g for g in statement.grads if g), statement.results, True))
 
     def derivative(self, statement: Gradient, rule: Rule) -> None:
-        """A plain sum passes its gradient on; others read it, and what they kept."""
+        """The operands of a derivative. A plain sum passes its gradient on; others read it, and saved values."""
         grads = tuple(name for name in statement.grads if name)
         if (
             statement.signature.kind in ("add", "sub")

@@ -1,4 +1,4 @@
-"""Ledgers: what one run of a body program asks of a device and of its wires, before any price.
+"""Ledgers: the work of one run of a body program for a device and its wires, before any price.
 
 In: a body program (statements for one rank) and its workload. Out: kernels with local sizes, and transmissions, by
 *phase*. Nothing here depends on a device, a cluster or a fitted constant, so a ledger is made once per body program and
@@ -90,7 +90,7 @@ class Transmission:
     """Of an exchange between tokens and experts: how many experts each token goes to."""
 
     def received_bytes(self, ranks: int) -> float:
-        """What a rank receives, by the bandwidth-optimal algorithm."""
+        """Bytes that a rank receives, by the bandwidth-optimal algorithm."""
         if self.reason == "ring":
             return self.nbytes * self.steps
         return self.nbytes * (ranks - 1) / ranks * (2 if self.kind == "all_reduce" else 1)
@@ -98,7 +98,7 @@ class Transmission:
 
 @dataclass(slots=True)
 class Phase:
-    """Kernels and transmissions, each with how often it runs."""
+    """Kernels and transmissions, each with the number of times that it runs."""
 
     kernels: Counter[Kernel] = field(default_factory=Counter)
     transmissions: Counter[Transmission] = field(default_factory=Counter)
@@ -117,7 +117,7 @@ EMPTY = Phase()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Everything that one body program asks for, by phase."""
+    """The work of one body program, by phase."""
 
     phases: Mapping[str, Phase]
     model_flops: float
@@ -140,30 +140,31 @@ def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool, known: K
 
 
 def travelling_bytes(reason: str, workload: Workload) -> float | None:
-    """Of one element of a parameter or its gradient, moved for this reason; None for what travels as traced."""
+    """Bytes on the wire per element of a parameter or gradient that moves for this reason; None for what travels as
+    traced."""
     states = workload.states
     return {"parameter": states.used, "sync": states.reduced, "update": states.used}.get(reason)
 
 
 def updating_bytes(workload: Workload) -> float:
-    """What an optimizer reads and writes for one element, as `_Bookkeeper.stepped` says."""
+    """Bytes that an optimizer reads and writes per element, as in `_Bookkeeper.stepped`."""
     states = workload.states
     own = states.master or states.stored
     return 2 * own + 2 * workload.moments + 2 * states.gradient + (states.stored if states.master else 0)
 
 
 def streaming(nbytes: float, workload: Workload) -> Kernel:
-    """A memory-bound kernel."""
+    """A memory-bound kernel that moves so many bytes."""
     return Kernel(Engine.MEMORY, "forward", base_precision(workload), 0.0, nbytes)
 
 
 def base_precision(workload: Workload) -> str:
-    """What runs outside the linear layers of repeated blocks: 16 bits where those use fewer."""
+    """The precision outside the linear layers of repeated blocks: 16 bits where those use fewer."""
     return "bf16" if workload.precision.startswith(("fp8", "mx", "nv")) else workload.precision
 
 
 class _Bookkeeper:
-    """Writes down one body program, list by list."""
+    """The ledger of one body program in the making, list by list."""
 
     def __init__(self, body: BodyProgram, workload: Workload, accumulates: bool, known: Known) -> None:
         self.body, self.workload, self.accumulates, self.known = body, workload, accumulates, known
@@ -194,16 +195,17 @@ class _Bookkeeper:
         return Ledger(phases, flops, tuple(axes), self.awaited())
 
     def awaited(self) -> frozenset[str]:
-        """Forward; and where exchanges hide behind another micro-batch, in all that one host then launches in turns,
-        layer by layer: the forward pass of one micro-batch, and the backward pass of another."""
+        """The lists in which the host waits for the device: forward; and, where exchanges hide behind another
+        micro-batch, the forward pass of one and the backward pass of another, which one host launches in turns, layer
+        by layer."""
         stack = self.workload.stack
         if self.picks == 1 or stack.padded:
             return frozenset()
         return frozenset(PHASES) - ONCE if "expert" in stack.hides and self.accumulates else frozenset(("forward",))
 
     def lists(self) -> Iterator[tuple[str, Sequence[Statement]]]:
-        """All statements, list by list. What is made under a name of the forward list runs again; every other name is
-        new."""
+        """All statements, list by list. Statements that define a name of the forward list run again; all other names
+        are new."""
         body = self.body
         made = {name for statement in body.forward for name in results_of(statement)}
         redone: list[Statement] = []
@@ -217,7 +219,7 @@ class _Bookkeeper:
         yield from (("sync", body.sync), ("publish", body.publish))
 
     def listed(self, phase: str, statements: Sequence[Statement]) -> Mapping[str, Phase]:
-        """What a list asks for."""
+        """The kernels and transmissions of a list."""
         key = (phase, forms(statements, self.body), bucketed_bytes(statements, self.body), self.read)
         if key not in self.known:
             found = _List(self, phase)
@@ -228,8 +230,8 @@ class _Bookkeeper:
     # states
 
     def stepped(self) -> Phase:
-        """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more,
-        and is all that is left where the host makes the step."""
+        """Work of the optimizer, which reads gradient and state and writes state and parameter; the norm reads
+        gradients once more, and is all that is left where the host makes the step."""
         states, per_element = self.workload.states, updating_bytes(self.workload)
         trained = [slot for slot in self.body.params if slot.synced is not None]
         updated = sum(self.elements(slot.value, slot.optimizer) for slot in trained if not slot.host)
@@ -238,7 +240,7 @@ class _Bookkeeper:
         return Phase(Counter(self.memory(nbytes) for nbytes in moved if nbytes))
 
     def added(self) -> Phase:
-        """Gradients of several micro-batches are added up where they are stored, which products of a fused stack do
+        """Work of accumulating gradients over micro-batches where they are stored, which products of a fused stack do
         themselves."""
         if not self.accumulates or self.style == "fused":
             return EMPTY
@@ -254,7 +256,7 @@ class _Bookkeeper:
 
 
 class _List:
-    """Walks the statements of one list; gradients of weights have a phase of their own."""
+    """A walk over the statements of one list; gradients of weights have a phase of their own."""
 
     def __init__(self, book: _Bookkeeper, phase: str) -> None:
         self.book, self.phase = book, phase

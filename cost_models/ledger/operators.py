@@ -1,4 +1,4 @@
-"""What the ledger reads off operators: sizes on a rank, operations, products of one operand that are one kernel."""
+"""Facts about operators for the ledger: sizes on a rank, operations, products of one operand that are one kernel."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ GROUPED = frozenset(("grouped_linear", "grouped_mm"))
 
 
 def goes_to_shards(statement: Statement) -> TypeGuard[Move]:
-    """Whether it brings a gradient to finer shards."""
+    """Whether a move brings a gradient to finer shards."""
     return isinstance(statement, Move) and statement.reason == "sync"
 
 
 def experts_chosen(statement: Compute) -> int:
-    """How many experts a token goes to, in a dispatch."""
+    """The number of experts that a token goes to, in a dispatch."""
     return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
 
 
@@ -41,7 +41,7 @@ def model_flops_of(statements: AllSame[Statement]) -> float:
 
 @lru_cache(maxsize=65536)
 def _flops(signature: Signature, wanted: tuple[int, ...] | None) -> float:
-    """What an operator computes on all ranks together, forward or for these operands."""
+    """Operations of an operator on all ranks together, forward or for the gradients of these operands."""
     return infer(signature).flops(needs=None if wanted is None else set(wanted))
 
 
@@ -52,7 +52,7 @@ def local_sizes(signature: Signature, strategy: Strategy, mesh: Mesh) -> tuple[t
 
 
 def weights_of(body: BodyProgram) -> frozenset[str]:
-    """Parameters, and what is made of parameters alone: casts, views, transposes."""
+    """Parameters, and values made of parameters alone: casts, views, transposes."""
     found = {slot.value for slot in body.params if not slot.buffer}
     for statement in body.forward:
         if isinstance(statement, Compute) and statement.operands and found.issuperset(statement.operands):

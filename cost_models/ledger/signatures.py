@@ -1,4 +1,4 @@
-"""Forms: what statements are on one rank, whatever the batch and the number of copies.
+"""Statement signatures ("forms"): what statements are on one rank, whatever the batch and the number of copies.
 
 Twice as many copies of a model, at twice the batch, run the same lists of statements on each rank, in the same local
 shapes. So does a program of another mesh wherever an axis leaves a rank the same share. Such statements have one
@@ -62,7 +62,8 @@ def forms(statements: Sequence[Statement], body: BodyProgram) -> tuple[int, ...]
 
 @lru_cache(maxsize=MOST_STATEMENTS)
 def _number(form: tuple[object, ...]) -> int:
-    """Of equal forms the same. A form that was forgotten gets another one, so that no number ever has two meanings."""
+    """The number of a form, the same for equal forms. A form that was forgotten gets a new one, so that no number ever
+    has two meanings."""
     return next(_numbers)
 
 
@@ -83,8 +84,8 @@ def sizes_of(names: Iterable[str], body: BodyProgram) -> tuple[object, ...]:
 
 
 def group_bytes(move: Move, body: BodyProgram) -> float:
-    """The whole tensor of a collective's group, as traced: what a gather yields, what others take. Shards of sizes of
-    their own are padded to the largest."""
+    """The whole tensor of a collective's group, as traced: the result of a gather, the operand of others. Uneven shards
+    are padded to the largest."""
     kind, over, nbytes = move.step.kind, move.step.axes, body.nbytes[move.operand]
     if kind == "all_gather":
         largest = _largest(body.locals[move.operand].placement, over)
@@ -107,15 +108,15 @@ def _padding(placement: Placement, axes: tuple[str, ...]) -> float:
 
 @lru_cache(maxsize=4096)
 def _own_sizes(placement: Placement, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Where sizes are wanted to differ. Parts as equal as an extent allows are pieces of a flat buffer, which is cut
-    where it must be."""
+    """Whether the sizes of shards differ by decision. Parts that are as equal as an extent allows are pieces of a flat
+    buffer, which is cut where it must be."""
     layouts = (shard.layout for dim in placement.dims for shard in dim if shard.axis in axes)
     found = (layout.sizes for layout in layouts if isinstance(layout, Uneven))
     return tuple(sizes for sizes in found if max(sizes) > min(sizes) + 1)
 
 
 def bucketed_bytes(statements: Iterable[Statement], body: BodyProgram) -> tuple[tuple[float, str], ...]:
-    """Of parameters and their gradients that move, in order: the tensor of the group and its dtype."""
+    """The group's tensors and dtypes of parameters and gradients that move, in order."""
     return tuple(
         [
             (group_bytes(statement, body), body.locals[statement.operand].type.dtype)
@@ -126,7 +127,7 @@ def bucketed_bytes(statements: Iterable[Statement], body: BodyProgram) -> tuple[
 
 
 def _done(statement: Compute | Gradient | Ring, body: BodyProgram) -> tuple[object, ...]:
-    """What an operator does: its rule, its loops, and of its signature what prices depend on."""
+    """The signature of an operator: its rule, its loops, and those attributes that prices depend on."""
     signature, mesh = statement.signature, body.mesh
     rule = infer(signature)
     wanted = () if isinstance(statement, Compute) else (statement.wanted, statement.grads, statement.outputs)
@@ -157,7 +158,7 @@ def _done(statement: Compute | Gradient | Ring, body: BodyProgram) -> tuple[obje
 
 @lru_cache(maxsize=65536)
 def _sizeless(rule: Rule) -> int:
-    """A rule without the sizes of its loops, as a number."""
+    """The number of a rule without the sizes of its loops."""
     roles = tuple((factor.name, factor.role, factor.expanded) for factor in rule.factors)
     flags = (rule.engine, rule.elementwise, rule.gathered, tuple(type_.dtype for type_ in rule.types))
     return _number((roles, rule.operands, rule.results, rule.laws, rule.work, rule.saves, flags))

@@ -1,4 +1,4 @@
-"""What a rank holds.
+"""Memory of a rank: everything that it holds, at every instant.
 
 | module | what it has |
 |---|---|

@@ -31,7 +31,7 @@ BUCKET_ELEMENTS = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class BodyMemory:
-    """What a stage needs to know of one body program."""
+    """The summary of one body program that a stage's memory is computed from."""
 
     passes: PassMemory
     unit: float
@@ -87,17 +87,17 @@ class BodyMemory:
 
     @property
     def casts(self) -> bool:
-        """Whether the form that operators read is made of what the rank stores whole, and given back."""
+        """Whether the form that operators read is cast from what the rank stores whole, and freed again."""
         return not self.unit_kept and not self.message
 
     @property
     def behind(self) -> float:
-        """What is fetched for its backward pass, behind that of the call after it: nothing that stayed; experts with
-        messages of their own only when the rest is there."""
+        """Bytes fetched for the call's backward pass behind that of the call after it: nothing that stayed, and experts
+        with messages of their own only when the rest is there."""
         return 0.0 if self.unit_kept else self.message - self.message_routed
 
     def rest(self, nbytes: float) -> float:
-        """What of a unit, in some form, is not of experts with messages of their own."""
+        """Bytes of a unit in some form without experts that have messages of their own."""
         return nbytes * (1 - self.message_routed / self.message) if self.message else nbytes
 
 
@@ -119,7 +119,7 @@ def body_memory(body: BodyProgram, workload: Workload, repeated: bool, *, apart:
 
 
 class _States:
-    """Where one body program stores parameters and what belongs to them, summed up."""
+    """Storage of a body program's parameters, gradients and optimizer states, in bytes."""
 
     def __init__(self, body: BodyProgram, workload: Workload, repeated: bool) -> None:
         self.body, self.workload, self.repeated = body, workload, repeated
@@ -186,20 +186,20 @@ class _States:
         return self.at(slot, slot.grads) * self.states.gradient
 
     def state(self, slot: ParamSlot) -> float:
-        """The optimizer's copy and moments of a parameter."""
+        """Bytes of the optimizer's copy and moments of a parameter."""
         return self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments)
 
     @property
     def by_torch(self) -> bool:
-        """`fully_shard` and DDP keep parameters and sum gradients; fused stacks and XLA have their own ways."""
+        """Whether `fully_shard` and DDP keep parameters and sum gradients; fused stacks and XLA have their own ways."""
         return self.runtime.style in ("eager", "compiled") and not self.runtime.piecewise
 
     def late(self, slot: ParamSlot) -> bool:
-        """Whether `fully_shard` scatters a gradient once per step, when it was added up."""
+        """Whether `fully_shard` scatters a gradient once per step, after accumulation."""
         return self.by_torch and self.at(slot, slot.optimizer) < self.at(slot, slot.grads)
 
     def in_unit(self, slot: ParamSlot) -> bool:
-        """Whether shards of a parameter lie apart."""
+        """Whether a parameter belongs to a unit of shards."""
         return self.at(slot, slot.optimizer) < self.elements(slot.value)
 
     def spread(self, slot: ParamSlot) -> bool:
@@ -208,18 +208,20 @@ class _States:
         return self.by_torch and whole and self.in_unit(slot)
 
     def offloaded(self, slot: ParamSlot) -> float:
-        """The optimizer's state, what it updates if that is no part of the state, and a gradient that has come down."""
+        """Host bytes of a parameter: the optimizer's state, what it updates if that is no part of the state, and a
+        gradient that has come down."""
         states = self.states
         beside = states.gradient + (0.0 if states.master else states.stored)
         return self.state(slot) + self.at(slot, slot.optimizer) * beside
 
     def resting(self, slot: ParamSlot) -> int:
-        """Elements of a parameter that are there all the time."""
+        """Elements of a parameter that are on the device all the time."""
         return self.at(slot, slot.optimizer) if self.spread(slot) else self.elements(slot.stored)
 
     def stepped(self, slot: ParamSlot) -> float:
-        """A copy in the dtype of the master parameters where gradients have another (and the device makes the step);
-        else the shards that sums are scattered to, or a buffer for the sums, but where fused stacks leave them."""
+        """Bytes that exist at the optimizer's step: a copy in the dtype of the master parameters where gradients have
+        another (and the device makes the step); else the shards that sums are scattered to, or a buffer for the sums,
+        except where fused stacks leave them."""
         if self.states.master > self.states.gradient and not slot.host:
             return self.at(slot, slot.optimizer) * self.states.master
         moved = slot.synced not in (slot.grad, None) and self.runtime.style != "fused"
@@ -227,18 +229,19 @@ class _States:
         return self.at(slot, slot.optimizer) * self.states.reduced if moved and not summed else 0.0
 
     def bucket(self, slot: ParamSlot) -> float:
-        """What DDP, which sums gradients as they are, copies a gradient to. `fully_shard`, which casts what is stored,
-        sums copies in what their gradients become."""
+        """Bytes of the bucket to which DDP, which sums gradients as they are, copies a gradient. `fully_shard`, which
+        casts what is stored, sums copies in the dtype that their gradients get."""
         ddp = self.by_torch and self.states.used == self.states.stored
         summed = ddp and slot.synced not in (slot.grad, None) and not self.late(slot)
         return self.at(slot, slot.grads) * self.states.reduced if summed else 0.0
 
     def cast_copy(self, slot: ParamSlot) -> bool:
-        """Whether a unit of `fully_shard` casts what every rank holds."""
+        """Whether a unit of `fully_shard` casts a parameter that every rank holds."""
         return self.by_torch and self.states.casts and not self.in_unit(slot)
 
     def stepping(self, slot: ParamSlot) -> float:
-        """Parameter by parameter, as on CPU, AdamW makes a root of the second moment, and divides it."""
+        """Bytes of temporaries at the step: on CPU, AdamW makes a root of the second moment parameter by parameter, and
+        divides it."""
         single = self.body.kernels.device == "cpu" and self.workload.optimizer == "adamw" and not slot.host
         return 2 * self.at(slot, slot.optimizer) * (self.states.master or self.states.stored) if single else 0.0
 
@@ -263,7 +266,7 @@ class _States:
         return sum(self.elements(slot.value) for slot in gathered) * self.states.used
 
     def over(self, slot: ParamSlot) -> frozenset[str]:
-        """The axes over which shards of a parameter lie."""
+        """The axes over which a parameter is sharded."""
         placements = (slot.optimizer, self.body.locals[slot.value].placement)
         stored, used = ({shard.axis for dim in one.dims for shard in dim} for one in placements)
         return frozenset(stored - used)
@@ -287,15 +290,16 @@ class _States:
             yield from (self.elements(move.operand) for move in first if move.step.kind == "all_reduce")
 
     def syncs(self) -> list[Move]:
-        """How the backward pass reduces gradients of parameters."""
+        """Reductions of gradients in the backward pass, by parameter."""
         return [s for s in self.body.backward if isinstance(s, Move) and s.reason == "sync"]
 
     def pooled(self) -> bool:
-        """`fully_shard` on GPUs; fused stacks keep buffers of their own, XLA allocates by itself."""
+        """Whether messages lie in pools: `fully_shard` on GPUs; fused stacks keep buffers of their own, XLA allocates
+        by itself."""
         return self.by_torch and self.body.kernels.device != "cpu"
 
     def piece(self) -> float:
-        """Gradients that are reduced one by one: the one that is made, and the bucket that is on its way."""
+        """Bytes of gradients that are reduced one by one: the one that is made, and the bucket that is on its way."""
         sizes = [self.elements(slot.value) for slot in self.slots if slot.grad]
         if not (self.runtime.piecewise and self.syncs()):
             return 0.0
@@ -303,7 +307,7 @@ class _States:
         return max(sizes) * self.states.used + bucket * self.states.reduced
 
     def products(self) -> tuple[tuple[tuple[int, ...], float], ...]:
-        """Weights of products; those of one operand are one product (q, k and v; gate and up)."""
+        """Weights by product; those that share an operand are one product (q, k and v; gate and up)."""
         weights = {slot.value for slot in self.slots if slot.grad}
         joined: dict[str, list[str]] = {}
         for statement in self.body.forward:

@@ -12,7 +12,7 @@ from meshwright.ir.sharding.adjoint import apply
 
 
 def extras_again(body: BodyProgram) -> Mapping[str, Mapping[str, float]]:
-    """By operator: bytes by the names that `Kept` gives such tensors."""
+    """Bytes of extras by operator, under the names that `Kept` gives such tensors."""
     again = {statement.op for statement in body.backward if isinstance(statement, Compute)}
     found: dict[str, dict[str, float]] = {}
     for statement in body.backward if again else ():

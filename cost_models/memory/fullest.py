@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Bytes by what they are."""
+    """Bytes by category."""
 
     activations: float = 0.0
     recomputed: float = 0.0
@@ -21,7 +21,7 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Fullest:
-    """The fullest instant of a list: how much, and whether a recomputed value was being made (`recomputing`)."""
+    """The fullest instant of a list: its bytes, and whether a recomputed value was being made (`recomputing`)."""
 
     held: Mix
     recomputing: bool = False

@@ -12,9 +12,9 @@ from meshwright.ir.schedules import Moment, WorkLists, derived, moments, work_of
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is held beside an action: micro-batches in flight, those that wait for weight gradients, whether there are
-    gradients yet, and whether the last action before was no forward, for each of the group's stages in the order of
-    their numbers."""
+    """The contents of memory beside an action: micro-batches in flight, those that wait for weight gradients, whether
+    there are gradients yet, and whether the last action before was no forward, for each of the group's stages in the
+    order of their numbers."""
 
     kind: str
     stage: int
@@ -25,7 +25,7 @@ class State:
 
 
 def states_of(program: Program) -> tuple[tuple[State, ...], ...]:
-    """For every group of ranks."""
+    """The states of every group of ranks."""
     return _states(work_of(program))
 
 

@@ -1,4 +1,4 @@
-"""What the passes of one call of a body hold, by liveness over its statements.
+"""Memory of the passes of one call of a body, by liveness over its statements.
 
 A *storage* is what the allocator hands out; names share one (views, gradients of sums, sums written into a gradient
 that dies there). `pass_memory` walks the two lists of a `BodyProgram`, statement by statement: results take their
@@ -43,7 +43,7 @@ from meshwright.ir.target.workload import Workload, sizeless
 
 @dataclass(frozen=True, slots=True)
 class PassMemory:
-    """What the passes of a body program hold, wherever the states of its parameters lie.
+    """Memory of the passes of a body program, wherever the states of its parameters lie.
 
     - `entered` is the part of `kept` that is the differentiable inputs, `left` the part that is outputs: storages that
       neighbouring calls may both keep, on the device.
@@ -80,7 +80,7 @@ class PassMemory:
 
 class _Alike:
     """A body program as a key: equal to another one that runs lists of the same forms between the same ends and keeps
-    the same, as those do that differ only in where the optimizer's states lie, or in copies."""
+    the same, as programs do that differ only in where the optimizer's states lie, or in copies."""
 
     __slots__ = ("body", "form")
 
@@ -106,7 +106,7 @@ class _Alike:
 
 
 def passes_of(body: BodyProgram, workload: Workload, repeated: bool, *, apart: bool) -> PassMemory:
-    """What the passes of a body program hold, walked through once for all that are of one form."""
+    """The memory of a body program's passes, computed once for all programs of one form."""
     return _of_form(_Alike(body), sizeless(workload), repeated, apart)
 
 
@@ -116,7 +116,7 @@ def _of_form(key: _Alike, workload: Workload, repeated: bool, apart: bool) -> Pa
 
 
 def pass_memory(body: BodyProgram, workload: Workload, repeated: bool, *, apart: bool = False) -> PassMemory:
-    """What the passes of a body program hold, walked through anew."""
+    """The memory of a body program's passes, computed anew."""
     return _Passes(body, workload, repeated).summary(apart)
 
 
@@ -145,7 +145,7 @@ class _Passes(Names):
 
     @cached_property
     def without_weights(self) -> tuple[Statement, ...]:
-        """The backward pass, without gradients of weights and what becomes of them."""
+        """The backward pass without gradients of weights and what becomes of them."""
         found: list[Statement] = []
         gone = set(self.apart)
         for statement in self.body.backward:
@@ -163,7 +163,7 @@ class _Passes(Names):
 
     @cached_property
     def roots(self) -> Mapping[str, frozenset[str]]:
-        """Parameters, and what is made of parameters alone: of which ones."""
+        """Parameters behind every value that is made of parameters alone."""
         found = {slot.value: frozenset([slot.value]) for slot in self.slots}
         for statement in self.body.forward:
             if isinstance(statement, Compute) and statement.operands and found.keys() >= {*statement.operands}:
@@ -173,8 +173,8 @@ class _Passes(Names):
 
     @cached_property
     def apart(self) -> set[str]:
-        """Gradients of these: where they come apart, autograd stops at operators that read them and something else,
-        and goes on from there later."""
+        """Weight gradients of these parameters: where they come apart, autograd stops at operators that read them and
+        something else, and goes on from there later."""
         found = set(self.weight_grads)
         for statement in self.body.backward:
             if isinstance(statement, Gradient):
@@ -215,7 +215,7 @@ class _Passes(Names):
         return owner
 
     def beyond(self) -> float:
-        """What is kept for operators that no operator with trained weights comes after: nobody waits for it when
+        """Values saved for operators that no operator with trained weights comes after: nobody waits for them when
         gradients of inputs are made."""
         gradients = [one for one in self.body.backward if isinstance(one, Gradient)]
         found = {one.op for one in gradients if not self.apart.isdisjoint(one.results)}
@@ -231,7 +231,8 @@ class _Passes(Names):
 
     @cached_property
     def needed_by(self) -> Mapping[str, Mapping[str, float]]:
-        """By parameter, what its gradient alone still needs: operands of products with it, and gradients of results."""
+        """Values that a parameter's gradient alone still needs: operands of products with it, and gradients of
+        results."""
         found: dict[str, dict[str, float]] = {slot.value: {} for slot in self.slots}
         for statement in self.body.backward:
             if isinstance(statement, Gradient) and not self.apart.isdisjoint(statement.results):
@@ -247,12 +248,12 @@ class _Passes(Names):
         return found
 
     def weight_kept(self) -> dict[str, float]:
-        """What gradients of weights still need."""
+        """Bytes that gradients of weights still need."""
         return {name: size for sizes in self.needed_by.values() for name, size in sizes.items()}
 
     def beside_waiting(self) -> float:
-        """What is there beside all that gradients of weights need, at most, while they are made parameter by
-        parameter: torch lets one go when it has the next one's, and what no other one needs with it."""
+        """The most bytes beside everything that gradients of weights need, while these are made parameter by parameter:
+        torch frees one when it has the next one's, with what no other one needs."""
         most = gone = before = 0.0
         left = Counter(name for sizes in self.needed_by.values() for name in sizes)
         for parameter, sizes in self.needed_by.items():

@@ -1,4 +1,4 @@
-"""What torch's kernels of losses hold, of those that a program has in operators of its own.
+"""Temporaries of torch's loss kernels, for losses that a program has in operators of its own.
 
 A loss over ranks is planned as the operators that it is made of. torch's kernels keep logarithms of probabilities
 forward, make exponentials from them again, and add up the gradients of the scores while they write them. So on CPUs,
@@ -15,14 +15,14 @@ from meshwright.ir.program.program import BodyProgram, Compute, Gradient, Statem
 
 
 def exponentials(body: BodyProgram, scores: Set[str]) -> dict[str, str]:
-    """Exponentials of scores, and what they are made of."""
+    """Exponentials of scores, and the values that they are made of."""
     computed = [s for s in body.forward if isinstance(s, Compute) and s.signature.kind == "exp"]
     return {name: s.operands[0] for s in computed for name in s.results if name in scores}
 
 
 def takes_two_steps(statement: Statement, scores: Set[str], exps: Set[str]) -> TypeGuard[Gradient]:
-    """Whether a derivative makes gradients as large as the scores one beside the other: of a cross entropy, of the
-    logarithms first; of scores in shards (`exps` are made again), of the chosen ones, and of all."""
+    """Whether a derivative makes gradients as large as the scores one beside the other: a cross entropy those of the
+    logarithms first; with scores in shards (`exps` are made again) those of the chosen ones and of all."""
     if not isinstance(statement, Gradient):
         return False
     kind, made = statement.signature.kind, not scores.isdisjoint(statement.results)
@@ -40,6 +40,7 @@ def inside_losses(body: BodyProgram, exps: Mapping[str, str]) -> set[str]:
 
 
 def made_again(body: BodyProgram, exps: Mapping[str, str], inner: Set[str]) -> set[str]:
-    """Exponentials that are there again in the backward pass; on CPUs of scores in shards, which have no kernel."""
+    """Exponentials that are made again in the backward pass; on CPUs those of scores in shards, which have no
+    kernel."""
     cut = {name for name in exps if any(body.locals[name].placement.dims[-1:])}
     return cut if inner else set(exps)

@@ -62,7 +62,7 @@ RUNTIME = ("communicators", "context", "idle", "rounding")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConstants:
-    """What the runtime takes beside tensors.
+    """Memory that the runtime takes beside tensors.
 
     - Sizes and shares must not be negative; the margin must be below 1.
     """
@@ -91,7 +91,7 @@ NO_RUNTIME = MemoryConstants(
 
 @cache
 def memory_constants() -> MemoryConstants:
-    """Those of `profiles/memory.json`."""
+    """The constants of `profiles/memory.json`."""
     text = resources.files("meshwright.cost_models").joinpath("profiles", "memory.json").read_text(encoding="utf-8")
     table = json.loads(text)
     return MemoryConstants(**{key: float(pair[0]) for key, pair in table.items() if isinstance(pair, list)})
@@ -99,19 +99,18 @@ def memory_constants() -> MemoryConstants:
 
 @cache
 def kind_of_memory() -> Kind:
-    """The weakest provenance among them."""
+    """The weakest provenance among the constants."""
     text = resources.files("meshwright.cost_models").joinpath("profiles", "memory.json").read_text(encoding="utf-8")
     return weakest_kind(*(source["kind"] for source in json.loads(text)["sources"].values()))
 
 
 def allocated_bytes(held: Held) -> float:
-    """What torch's allocator counts of it."""
+    """The peak as torch's allocator counts it."""
     return sum(size for name, size in held.parts if name not in RUNTIME)
 
 
 def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Held, ...]:
-    """For every stage, the fullest instant of the ranks that run it; of ranks that are not alike, of those that have
-    least room."""
+    """The fullest instant of the ranks of every stage; where ranks differ, of those with least room."""
     held_by = held_by_class(program, cluster, profile)
     return tuple(max((one for _, one in own), key=lambda one: one.lacks_bytes) for own in held_by)
 
@@ -119,7 +118,7 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
 def held_by_class(
     program: Program, cluster: Cluster, profile: MemoryConstants
 ) -> tuple[tuple[tuple[RankClass, Held], ...], ...]:
-    """For every stage, the fullest instant of its ranks, those together that are alike."""
+    """The fullest instant of every stage, per rank class."""
     found: dict[int, tuple[tuple[RankClass, Held], ...]] = {}
     for groups, states in zip(_groups(program, cluster.kinds), states_of(program), strict=True):
         held_by = tuple(
@@ -130,7 +129,7 @@ def held_by_class(
 
 
 def tensors_held(program: Program) -> dict[int, Held]:
-    """For every rank, the fullest instant in bytes of tensors: nothing of the runtime, and no limit."""
+    """The fullest instant of every rank in bytes of tensors: no runtime, and no limit."""
     found: dict[int, Held] = {}
     for groups, states in zip(_groups(program, device=str), states_of(program), strict=True):
         for own, group in groups.items():
@@ -141,7 +140,7 @@ def tensors_held(program: Program) -> dict[int, Held]:
 
 
 def stepped_on_host(program: Program) -> dict[int, float]:
-    """For every rank, the bytes of what the host steps for it."""
+    """Bytes of optimizer state that the host holds for every rank."""
     groups = (one for groups in _groups(program, device=str) for one in groups.items())
     return {rank: group.host_state for own, group in groups for rank in own.ranks}
 
@@ -164,7 +163,7 @@ class Holding:
 
 
 def holdings(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Holding, ...]:
-    """For every group of ranks. Of ranks that are not alike: the least room, and the most of all else."""
+    """The holding of every group of ranks. Where ranks differ: the least room, and the most of all else."""
     return tuple(
         _tightest([group.holding(_capacity(cluster, own.ranks), profile) for own, group in groups.items()])
         for groups in _groups(program, cluster.kinds, apart=True)
@@ -187,8 +186,8 @@ def _tightest(found: Sequence[Holding]) -> Holding:
 def _groups(
     program: Program, device: Callable[[int], str] | None = None, *, apart: bool = False
 ) -> Iterator[dict[RankClass, _Group]]:
-    """What every group of ranks holds, those of its ranks together that are alike; `apart`: gradients of weights may be
-    computed apart, whatever the program's actions are."""
+    """The memory of every group of ranks, per rank class; `apart`: gradients of weights may be computed apart, whatever
+    the program's actions are."""
     workload = program.workload
     if workload is None:
         raise WorkloadImpossible(
@@ -217,7 +216,7 @@ def _capacity(cluster: Cluster, ranks: Sequence[int]) -> float:
 
 
 def _summaries(program: Program, workload: Workload, splits: bool, apart: bool) -> dict[str, BodyMemory]:
-    """A summary for each body program; those called more than once are blocks of a stack. Where gradients of weights
+    """The summary of each body program; those called more than once are blocks of a stack. Where gradients of weights
     are computed apart (`splits`), scripts keep what units of torch cast up to then; `apart`: they may be."""
     calls: dict[str, int] = {}
     for stage in program.stages:
@@ -234,7 +233,7 @@ def _summaries(program: Program, workload: Workload, splits: bool, apart: bool) 
 
 
 class _Group:
-    """The ranks that share some stages."""
+    """The ranks that share some stages, with the memory of these."""
 
     def __init__(
         self,
@@ -313,7 +312,7 @@ class _Group:
                 yield State("B", number, none, none, yes, yes)
 
     def holding(self, capacity: float, profile: MemoryConstants) -> Holding:
-        """What the order of work decides."""
+        """The part of memory that the order of work decides."""
         runtime = profile.block_bytes + profile.context_bytes + self.communicators * profile.communicator_bytes
         room = (capacity * (1 - profile.margin_share) - runtime) / (1 + profile.fragments_share)
         always = sum(self.state.values()) + self.gradients + self.placeholders + profile.workspace_bytes
@@ -332,7 +331,8 @@ class _Group:
         )
 
     def host_bytes(self, states: Sequence[State]) -> float:
-        """State, and what all micro-batches in flight keep on the host, that of the action included."""
+        """Host memory of a rank: optimizer state, and what all micro-batches in flight keep there, that of the action
+        included."""
         if not any(stage.offloaded for stage in self.stages):
             return self.host_state
         own = {number: stage.offloaded for number, stage in zip(self.numbers, self.stages, strict=True)}
@@ -343,7 +343,7 @@ class _Group:
         )
 
     def own_at(self, state: State) -> float:
-        """How much `at` finds in the pool of the compute stream, as far as states differ."""
+        """Bytes that `at` finds in the pool of the compute stream, as far as states differ."""
         index = self.numbers.index(state.stage)
         own = self.stages[index].action(state, index, self.from_start).own
         for stage, live, waiting, has in zip(self.stages, state.live, state.waiting, state.graded, strict=True):
@@ -353,21 +353,21 @@ class _Group:
         return own + self.passing(state)
 
     def passing(self, state: State) -> float:
-        """What of messages is not kept anyway."""
+        """Bytes of messages that are not kept anyway."""
         return self.passings.beside(state, self.numbers.index(state.stage)) if self.passings else 0.0
 
     def left_cast(self, state: State) -> float:
-        """What other stages have gathered since they went back."""
+        """Bytes that other stages have gathered since they went back."""
         stages = zip(self.numbers, self.stages, state.back, strict=True)
         return sum(stage.stays_cast for number, stage, back in stages if back and number != state.stage)
 
     def lingering(self, state: State) -> float:
-        """Gradients that wait to be cast: of a stage that makes those of weights, they are only coming."""
+        """Gradients that wait to be cast; on a stage that is making those of weights, they are only coming."""
         stages = zip(self.numbers, self.stages, state.graded, strict=True)
         return sum(stage.lingers for number, stage, has in stages if has and (number, "W") != (state.stage, state.kind))
 
     def at(self, state: State) -> Parts:
-        """What is held in a state, with the action that runs."""
+        """Memory in a state, with the action that runs."""
         index = self.numbers.index(state.stage)
         parts = self.stages[index].action(state, index, self.from_start)
         parts = parts.plus(self.state, {"gradients": self.placeholders})
@@ -389,7 +389,7 @@ def _ends(path: str, tail: str) -> bool:
 
 
 def _finished(best: Parts, idle: float, communicators: int, capacity: float, profile: MemoryConstants) -> Held:
-    """With what the runtime takes, `idle` of it in pools of streams that communicate."""
+    """Memory including the runtime's, `idle` of it in pools of streams that communicate."""
     parts = best.plus({"transient": profile.workspace_bytes, "idle": idle})
     parts = parts.plus(
         {

@@ -1,4 +1,4 @@
-"""What modules of experts hold in eager execution while they run, of those that a program has in operators of its own.
+"""Memory of expert modules in eager execution while they run, for those that a program has in operators of its own.
 
 A program has rows that are sent, products of them, and a sum. What runs is printed code or,
 where ranks exchange no values, the model's own: that of transformers (`integrations/moe.py`, version 5), in torch
@@ -29,7 +29,7 @@ from meshwright.ir.rules.registry import infer
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """What the rows of one body go through."""
+    """The routing of one body's rows, as memory sees it."""
 
     values: frozenset[str]
     """Everything from dispatch to combine."""
@@ -56,12 +56,12 @@ class Routing:
 
     @property
     def weighted(self) -> str:
-        """The name of the rows that a loop keeps when it has weighted them."""
+        """The name under which a loop keeps the rows that it has weighted."""
         return f"{self.last}!weighted"
 
     def beside(self, statement: Statement, size: Callable[[str], float], graded: Callable[[str], float]) -> float:
-        """Bytes that are there while a statement runs, and are no value of the program. `size` is that of a value,
-        `graded` that of a parameter's gradient, if it has one."""
+        """Temporaries of a statement that are no values of the program. `size` is that of a value, `graded` that of a
+        parameter's gradient, if it has one."""
         if isinstance(statement, Compute) and statement.op in self.ops:
             called = size(self.called) if self.apart else 0.0
             return called + (0.0 if self.looped or statement.op != self.last else 2 * size(self.returned))
@@ -72,7 +72,7 @@ class Routing:
         return 0.0
 
     def at_second(self, size: Callable[[str], float], graded: Callable[[str], float]) -> float:
-        """What the backward pass of a loop holds of gradients at the second expert, less what is gone of rows."""
+        """Gradients that the backward pass of a loop holds at the second expert, less the rows that are gone."""
         stacks, called = [graded(name) for name in self.weights], size(self.called)
         if self.experts == 1:
             return sum(stacks) + called
@@ -92,7 +92,7 @@ def exchanges(body: BodyProgram) -> bool:
 
 
 def routing_of(body: BodyProgram) -> Routing:
-    """Read off its forward pass; of several modules of experts in a body, how the last one is."""
+    """The routing read off a body's forward pass; of several modules of experts, that of the last."""
     values: set[str] = set()
     ops: set[str] = set()
     products: list[Compute] = []

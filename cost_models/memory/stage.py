@@ -1,4 +1,4 @@
-"""What the calls of one stage hold, put together: the fullest instant of every kind of action.
+"""Memory of one stage's calls together: the fullest instant of every kind of action.
 
 Calls run one after another: what the calls before have kept, and the fullest instant of the call that runs
 (`meshwright.cost_models.memory.body`), with parameters gathered for it and for the next one.
@@ -38,7 +38,7 @@ from meshwright.ir.target.workload import Workload
 
 @dataclass(slots=True)
 class Parts:
-    """Bytes by the names of `HELD`, summed."""
+    """Bytes under the names of `HELD`, summed."""
 
     sizes: dict[str, float] = field(default_factory=dict)
     instant: str = ""
@@ -61,7 +61,7 @@ class Parts:
 
     @property
     def own(self) -> float:
-        """What lies in the pool of the compute stream."""
+        """Bytes in the pool of the compute stream."""
         return self.total - self.apart
 
 
@@ -77,7 +77,7 @@ def _mix(fullest: Fullest) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """One call of a stage that may be the fullest: what the calls before it keep, the gradients of those after it."""
+    """A call that may be the fullest, with what the calls before it keep, and the gradients of those after it."""
 
     memory: BodyMemory
     before: Mapping[str, float]
@@ -114,7 +114,7 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a stage is run."""
+    """The way in which a stage is run."""
 
     begins: bool = False
     """Whether it is a pipeline's first one."""
@@ -125,7 +125,7 @@ class Way:
 
 
 class StageMemory:
-    """One stage's calls, put together."""
+    """The memory of one stage's calls together."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class StageMemory:
         entries: Set[Shared] = frozenset(),
         way: Way = Way(),
     ) -> None:
-        """`entries` are of the model's inputs, which are there all the time."""
+        """`entries` are bytes of the model's inputs, which are there all the time."""
         self.workload = workload
         self.torch = workload.stack.style in ("eager", "compiled")
         self.whole = self.torch and way.begins
@@ -186,8 +186,8 @@ class StageMemory:
         return self._fullest(self.forward_at, first, back)
 
     def backward(self, graded: bool, back: bool, last: bool = False) -> Parts:
-        """The fullest instant of a backward pass: whether there are gradients, whether it is behind another one, and
-        whether it is the last one of a step."""
+        """The fullest instant of a backward pass: with or without gradients, behind another one or not, and the last
+        one of a step or not."""
         return self._fullest(self.backward_at, graded, back, last)
 
     def _fullest(self, at: _At, *when: bool) -> Parts:
@@ -198,7 +198,7 @@ class StageMemory:
         return self.known[key]
 
     def _made_of_weights(self) -> Iterator[float]:
-        """What every call adds to what waits, less what calls before it let go."""
+        """Bytes that every call adds to what waits, less what calls before it free."""
         gone = 0.0
         for period, repeats in self.runs:
             first = gone
@@ -208,7 +208,7 @@ class StageMemory:
             gone += repeats * (first - gone)
 
     def beyond(self) -> float:
-        """What is kept behind the last operator with trained weights."""
+        """Bytes kept behind the last operator with trained weights."""
         found = 0.0
         for period, repeats in reversed(self.runs):
             trained = any(one.slots for one in period)
@@ -219,8 +219,8 @@ class StageMemory:
         return found
 
     def _positions(self) -> Iterator[_Position]:
-        """Of every call the first two repeats and the last two, that is those with other calls beside them and those
-        without; sums up what is kept on the way."""
+        """The calls that may be the fullest: of every call the first two repeats and the last two, those with other
+        calls beside them and those without; adds up what is kept on the way."""
         left_over, pooled, captured, last = self.gradients, self.pooled_gradients, self.captured, None
         staying = sum(one.returned * repeats for period, repeats in self.runs for one in period)
         cast = self.stays_cast
@@ -264,16 +264,16 @@ class StageMemory:
                     last, at = one, at + 1
 
     def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
-        """Add what a call keeps; a storage that the call before it keeps as well counts once."""
+        """Add the bytes that a call keeps; a storage that the call before it keeps as well counts once."""
         left = dict(previous.passes.left) if previous and one.passes.entered else {}
         twice = sum(size for key, size in one.passes.entered if key in left)
         self.kept["activations"] += times * (one.passes.kept.activations - one.passes.offloaded - twice)
         self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
 
     def forward_at(self, position: _Position, first: bool, back: bool) -> Parts:
-        """The fullest of two: while it runs; and at its start, when its unit was copied out of the message that it came
-        in, while the message before it is still held. What stays comes with the `first` micro-batch, and what stays up
-        to a backward pass with that behind one."""
+        """The fuller of two instants: while the call runs; and at its start, when its unit was copied out of the
+        message that it came in, while the message before it is still held. What stays comes with the `first`
+        micro-batch, and what stays up to a backward pass with that behind one."""
         one = position.memory
         always = {"staging": position.passing}
         arrives = self.prefetches and (first or (not one.stays and (back or not one.unit_kept)))
@@ -344,7 +344,7 @@ class StageMemory:
         return max(running, *([summing] if one.summed else []), ending, key=lambda parts: parts.own)
 
     def inputs_at(self, position: _Position, walk: Fullest) -> Parts:
-        """While gradients of inputs alone are made: all that is kept stays."""
+        """Memory while gradients of inputs alone are made: everything that is kept stays."""
         one, after = position.memory, self.kept["activations"] - position.kept_with
         return Parts(instant="loss" if one.passes.has_logits else "backward").plus(
             position.before,
@@ -353,20 +353,20 @@ class StageMemory:
         )
 
     def messages(self, position: _Position) -> float:
-        """What the pool of messages holds while a call's parameters arrive."""
+        """Bytes in the pool of messages while a call's parameters arrive."""
         one = position.memory
         return one.message + position.previous_message if self.prefetches and one.pooled else 0.0
 
     def unit(self, one: BodyMemory) -> float:
-        """The unit that is used, where it does not stay."""
+        """Bytes of the unit in use, where it does not stay."""
         return 0.0 if one.unit_kept else one.unit
 
     def fetched(self, position: _Position) -> float:
-        """The unit that is fetched behind the backward pass."""
+        """Bytes of the unit that is fetched behind the backward pass."""
         return position.behind if self.prefetches and not position.memory.unit_kept else 0.0
 
     def action(self, state: State, index: int, graded: bool) -> Parts:
-        """What a state's action holds, on the stage with that number in its group; `graded`: there are gradients from
+        """Memory of a state's action, on the stage with that number in its group; `graded`: there are gradients from
         the start."""
         graded, back = graded or state.graded[index], state.back[index]
         if state.kind == "F":
@@ -389,8 +389,8 @@ class StageMemory:
 def stages_of(
     program: Program, summaries: Mapping[str, BodyMemory], workload: Workload, apart: bool
 ) -> list[StageMemory]:
-    """Every stage; those that run the same bodies as often hold the same, but for the first one. `apart`: gradients of
-    weights are."""
+    """The memory of every stage; stages that run the same bodies as often hold the same, except for the first one.
+    `apart`: gradients of weights are computed apart."""
     runtime = runtime_of(program)
     keys = [
         (

@@ -35,7 +35,7 @@ from meshwright.ir.sharding.placement import Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passing:
-    """Of one stage, for one micro-batch."""
+    """Messages of one stage, for one micro-batch, in bytes."""
 
     buffers: float = 0.0
     """What it receives, gradients too."""
@@ -51,7 +51,7 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class Passings:
-    """Of the stages of a group of ranks.
+    """Messages of the stages of a group of ranks.
 
     - `waits` is what schedule waits for messages: "each", "gradients at the end", "at the end".
     """
@@ -62,18 +62,18 @@ class Passings:
 
     @property
     def always(self) -> float:
-        """Bytes that are there all the time, as soon as everything was sent on."""
+        """Bytes that are there all the time, once everything was sent on."""
         left = sum(one.left for one in self.stages) if self.waits == "at the end" else 0.0
         return self.microbatches * (sum(one.buffers for one in self.stages) + left)
 
     @property
     def most(self) -> float:
-        """No more than this in any order."""
+        """The most bytes under any order of work."""
         return self.microbatches * sum(one.buffers + one.left + one.sent for one in self.stages)
 
     def beside(self, state: State, own: int) -> float:
-        """Bytes beside what stages keep, in a state; `own` is the place of the action's stage. Behind the last forward
-        pass: until then as many micro-batches are in flight, and less was sent."""
+        """Bytes of messages beside what stages keep, in a state; `own` is the place of the action's stage. Behind the
+        last forward pass: until then as many micro-batches are in flight, and less was sent."""
         found = self.always
         for at, (one, live, waiting) in enumerate(zip(self.stages, state.live, state.waiting, strict=True)):
             held = live + waiting + (at == own)
@@ -89,8 +89,8 @@ Runtime = Literal["none", "torch", "emitted"]
 
 
 def runtime_of(program: Program) -> Runtime:
-    """What carries out a pipeline: torch's own runtime, or what is emitted for stages of different meshes; neither, if
-    there is one group of ranks, or another stack."""
+    """The runtime of a pipeline: torch's own, or the emitted one for stages with different meshes; neither, if there is
+    one group of ranks, or another stack."""
     workload = program.workload
     if workload is None or workload.stack.style not in ("eager", "compiled") or len(program.actions) == 1:
         return "none"
@@ -98,7 +98,7 @@ def runtime_of(program: Program) -> Runtime:
 
 
 def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str, BodyMemory]) -> Passings | None:
-    """What a group of ranks holds of messages, where torch's pipelines pass them."""
+    """Messages that a group of ranks holds, where torch's pipelines pass them."""
     runtime = runtime_of(program)
     if runtime == "none":
         return None
@@ -134,7 +134,7 @@ def _passing(program: Program, number: int, summaries: Mapping[str, BodyMemory])
 
 
 def _left(program: Program, number: int) -> float:
-    """What a stage makes and sends to other ranks, that gradients come back of."""
+    """Values that a stage sends to other ranks, and whose gradients come back."""
     stage = program.stages[number]
     hops = [hop for hop in program.transfers if hop.from_stage == number and hop.differentiable]
     made = [hop for hop in hops if stage.first <= hop.call < stage.last]

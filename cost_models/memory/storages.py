@@ -1,4 +1,4 @@
-"""Storages: where the names of a body program lie, and one walk over a list of its statements.
+"""Storages: the memory of the names of a body program, and one walk over a list of its statements.
 
 A *storage* is what the allocator hands out. `Names` says what a name takes and which names share one (the rules stand
 in `liveness`); its `walk` gives results their storages statement by statement, takes a storage back after the last
@@ -35,13 +35,13 @@ Shared = tuple[str, tuple[int, ...], Placement]
 
 
 def shared(body: BodyProgram, name: str) -> Shared:
-    """What tells an input or output apart."""
+    """The key of an input or output that tells it apart."""
     local = body.locals[name]
     return local.type.dtype, local.placement.local_shape(local.type.shape, body.mesh), local.placement
 
 
 class Names:
-    """What the names of one body program take under one workload."""
+    """The memory of one body program's names under one workload."""
 
     def __init__(self, body: BodyProgram, workload: Workload, repeated: bool) -> None:
         self.body, self.workload, self.repeated = body, workload, repeated
@@ -93,7 +93,7 @@ class Names:
         return self.body.nbytes[name] * scale
 
     def beside(self, statement: Statement) -> float:
-        """Bytes that are there while a statement runs, and are no value of the program."""
+        """Temporaries of a statement that are no values of the program."""
         if (
             self.runtime.style == "eager"
             and not self.logits
@@ -110,7 +110,7 @@ class Names:
         return shared(self.body, name)
 
     def own(self, statement: Statement, *, backward: bool) -> Mapping[str, float]:
-        """What an operator keeps of its own, with bytes."""
+        """Bytes of the extras that an operator keeps."""
         if not isinstance(statement, Compute | Ring) or (isinstance(statement, Ring) and statement.backward):
             return {}
         if backward:
@@ -120,7 +120,7 @@ class Names:
     # what names are
 
     def made_for_weights(self) -> set[str]:
-        """Gradients of parameters."""
+        """The gradients of parameters."""
         values = {slot.value for slot in self.slots}
         found = {slot.grad for slot in self.slots if slot.grad} - self.reduces
         for statement in self.body.backward:
@@ -136,7 +136,7 @@ class Names:
         return self.with_gradients(set(self.routing.values)) - self.weight_grads
 
     def with_gradients(self, values: set[str]) -> set[str]:
-        """These values, their gradients, and what gradients become on their way."""
+        """These values, their gradients, and what the gradients become on their way."""
         found = set(values)
         for statement in self.body.backward:
             if isinstance(statement, Gradient):
@@ -147,8 +147,8 @@ class Names:
         return found
 
     def logits_like(self) -> set[str]:
-        """In a body that ends in a loss: the last product and whatever is made of it, as large as it is, forward and
-        backward."""
+        """Values of the size of the logits, in a body that ends in a loss: the last product and what is made of it,
+        forward and backward."""
         if not self.body.outputs or self.body.locals[self.body.outputs[0]].type.shape:
             return set()
         products = [s for s in self.body.forward if isinstance(s, Compute) and rule_of(s).engine is Engine.MATMUL]
@@ -169,7 +169,7 @@ class Names:
         return self.with_gradients(found)
 
     def fused_logits(self) -> dict[str, str]:
-        """For everything that lies where the logits lie, the logits; empty where losses are not fused."""
+        """The logits, for every name that lies in their storage; empty where losses are not fused."""
         self.logits_names = self.logits_like()
         if not self.runtime.fused_loss or not self.logits_names:
             return {}
@@ -177,7 +177,7 @@ class Names:
         return dict.fromkeys(self.logits_names, root)
 
     def taking_nothing(self) -> set[str]:
-        """Parameters, units, tables; main gradients that are written straight."""
+        """Names without memory of their own: parameters, units, tables; main gradients that are written directly."""
         piecewise = self.runtime.piecewise and bool(self.reduces)
         straight = piecewise or (self.runtime.placeholders and self.repeated)
         return self.resident | self.gathers | self.reduces | self.tables | (self.weight_grads if straight else set())
@@ -185,7 +185,7 @@ class Names:
     # storages
 
     def kept_storages(self) -> dict[str, float]:
-        """Everything kept, by storage, units and tables left out."""
+        """All storages that are kept, without units and tables."""
         found: dict[str, float] = {}
         for kept in self.body.kept:
             if kept.name in self.exps or (kept.name in self.free and kept.name in self.body.locals):
@@ -218,7 +218,7 @@ class Names:
         }
 
     def reads(self, statement: Statement) -> tuple[str, ...]:
-        """What a statement needs at hand; an operator's own extras under the names that `Kept` gives them."""
+        """Names that a statement needs; an operator's own extras under the names that `Kept` gives them."""
         found = self.read.get(id(statement))
         if found is None:
             found = self.read[id(statement)] = self._reads(statement)
@@ -234,7 +234,7 @@ class Names:
         return (*self.held_for(statement), *grads, *extras, *self.copies(statement.operands[:1]))
 
     def held_for(self, statement: Gradient | Ring) -> tuple[str, ...]:
-        """What autograd has at hand for a derivative: what kernels keep for it. Compilers read what they like."""
+        """Names that autograd holds for a derivative: what kernels keep for it. Compilers read what they like."""
         if self.runtime.style == "eager":
             ring = isinstance(statement, Ring)
             saves = saves_of(statement.signature, statement.wanted, self.body.kernels, in_ring=ring)
@@ -244,7 +244,7 @@ class Names:
         return (*(statement.operands[slot] for slot in slots), *(statement.outputs if reruns else ()))
 
     def copies(self, operands: tuple[str, ...]) -> tuple[str, ...]:
-        """What is kept of these as copies."""
+        """Those of these names that are kept as copies."""
         if not self.body.kernels.copied:
             return ()
         return tuple(name + COPY for name in operands if name + COPY in self.kept)

@@ -15,8 +15,8 @@ _NEARLY = 1 - 1e-9
 
 
 class Walk:
-    """One walk: begins with some storages, leaves the names in `stay`; makes and frees, and remembers the fullest
-    instant."""
+    """One walk over statements: begins with some storages, leaves the names in `stay`; makes and frees, and remembers
+    the fullest instant."""
 
     def __init__(self, of: Names, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> None:
         self.of, self.statements, self.stay = of, statements, stay
@@ -44,7 +44,7 @@ class Walk:
         self.spared = {at for at in of.kept if self.backward and not self.ever_read(at)}
 
     def forward_views(self) -> dict[str, str]:
-        """For names of the forward pass, the kept storage that they are views of."""
+        """The kept storages that names of the forward pass are views of."""
         owner: dict[str, str] = {}
         for statement in self.of.body.forward:
             if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
@@ -53,14 +53,14 @@ class Walk:
         return owner
 
     def followers(self) -> dict[str, list[str]]:
-        """For every name, those that lie where it lies, as long as they are not made themselves."""
+        """The names that lie where another name lies, as long as they are not made themselves."""
         found: dict[str, list[str]] = {}
         for name, base in (*self.views.items(), *self.of.logits.items()):
             found.setdefault(base, []).append(name)
         return found
 
     def storage(self, name: str) -> str | None:
-        """Where a name lies, if that is counted here."""
+        """The storage of a name, if it is counted here."""
         if name in self.of.logits:
             name = self.of.logits[name]
         if name not in self.owner and name in self.views:
@@ -68,7 +68,7 @@ class Walk:
         return self.owner.get(name)
 
     def own(self, name: str, at: str) -> None:
-        """Have a name lie in a storage; what follows it comes along."""
+        """Put a name into a storage; its followers come along."""
         self.owner[name] = at
         self.settle(name)
         if name in self.through:
@@ -123,7 +123,7 @@ class Walk:
         return Fullest(Mix(**most), recomputing, routed)
 
     def make(self, statement: Statement, index: int) -> float:
-        """Give the results of a statement their storages; the bytes of those that are new."""
+        """Give the results of a statement their storages; returns the bytes of new ones."""
         new = 0.0
         for position, name in enumerate(results_of(statement)):
             at = self.lies(statement, position, name, index)
@@ -158,7 +158,7 @@ class Walk:
         return "transient"
 
     def lies(self, statement: Statement, position: int, name: str, index: int) -> str | None:
-        """The storage that a result shares, if it does: views, gradients handed through, sums in place."""
+        """The storage that a result shares with an operand: views, gradients handed through, sums in place."""
         if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
             return self.storage(statement.operands[0])
         if isinstance(statement, Gradient) and len(statement.grads) == 1 and statement.grads[0]:

@@ -1,4 +1,4 @@
-"""What every mesh axis is for in printed code.
+"""The use of every mesh axis in printed code.
 
 batch     it cuts the batch wherever that is read: every rank is given its own sequences
 context   it cuts the batch here and there, or anything else, and parameters are copies whose gradients add up, or their
@@ -28,12 +28,12 @@ BATCH = 0
 
 
 def axes_of(subject: Subject) -> Axes:
-    """What the axes of a plan are for, whether it is printed or its model's own code runs."""
+    """The use of a plan's axes, whether it is printed or its model's own code runs."""
     return printed_axes(subject)[0] if subject.prints or cuts_more(subject) else Axes(subject.mesh.names, None)
 
 
 def printed_axes(subject: Subject) -> tuple[Axes, Copies]:
-    """What the axes of a plan are for, and which parameters have anything else than copies along those for data."""
+    """The use of a plan's axes, and the parameters that differ among ranks along those for data."""
     moves = TARGETS[subject.decisions.target].lowering().moves
     ways = [(piece, routed(piece.graph, piece.plan, subject.mesh, moves)) for piece in subject.pieces]
     entries = [state for piece, way in ways for state in _entries(piece, way)]
@@ -61,7 +61,7 @@ def printed_axes(subject: Subject) -> tuple[Axes, Copies]:
 
 
 def in_one_sum(subject: Subject, copies: Copies) -> Copies:
-    """The same for ranks that have one tensor of a parameter which several calls read: its gradients are one, whole
+    """The use of axes where ranks have one tensor of a parameter which several calls read: its gradients are one, whole
     along all axes or along none."""
     plans = {piece.plan.body: piece.plan.name for piece in subject.pieces}
     bodies = [call.body.name for call in subject.fold.calls()]
@@ -93,7 +93,7 @@ def _shards(piece: Piece, trained: Mapping[tuple[str, str], State]) -> Iterator[
 
 
 def _entries(piece: Piece, way: Routed) -> Iterator[State]:
-    """As what entries of the batch are read: nothing is sent for them, so a rank is given all of what it reads."""
+    """The uses of entries of the batch: nothing is sent for them, so a rank is given all that it reads."""
     for item, source in zip(piece.graph.inputs, piece.segment.entry, strict=True):
         if isinstance(source, FromInput):
             hub = way.hubs[item.value]
@@ -101,7 +101,7 @@ def _entries(piece: Piece, way: Routed) -> Iterator[State]:
 
 
 def _entered(way: Routed) -> Iterator[State]:
-    """What enters stages that are given nothing of the batch."""
+    """Inputs of stages that are given nothing of the batch."""
     yield from (way.hubs[item.value].leaves.state for item in way.graph.inputs if item.requires_grad)
 
 

@@ -1,4 +1,4 @@
-"""The bodies of a plan as functions, and the model's forward pass, which runs one after the other."""
+"""Printed bodies: the bodies of a plan as functions, and the model's forward pass, which calls them in turn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from meshwright.ir.sharding.placement import Shard
 
 @dataclass(frozen=True)
 class PrintedBody:
-    """One body: the functions of it and of its regions."""
+    """One body as functions: its own and those of its regions."""
 
     piece: Piece
     routed: Routed
@@ -58,14 +58,14 @@ class PrintedBody:
         return self.names[""]
 
     def functions(self) -> Iterator[tuple[str, Function]]:
-        """Every function of it, and its name."""
+        """Every function of the body, with its name."""
         for one in self.function.all():
             yield self.names[one.path], one
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A constant: the lines of its function, and what that returns."""
+    """A constant: the lines of its function, and the expression that it returns."""
 
     called: str
     lines: tuple[str, ...]
@@ -74,7 +74,7 @@ class Made:
     """What it reads: "block", of the block that it is a constant of, "model", or nothing."""
 
     def holder(self, piece: Piece) -> str:
-        """What its function is given by code of a piece."""
+        """The module that code of a piece passes to its function."""
         return {"": "", "model": "model" if piece.repeated else "self"}.get(self.given, "self")
 
 
@@ -102,7 +102,8 @@ class Printed:
 
     @property
     def cutting(self) -> tuple[str, ...]:
-        """The axes along which parameters are DTensors, as in the mesh: all of them, or those that they cut."""
+        """The axes along which parameters are DTensors, in the order of the mesh: all of them, or those that cut
+        parameters."""
         return in_order((*self.tensor, *chain.from_iterable(self.copies.of_apart.values())), self.subject)
 
     @cached_property
@@ -116,8 +117,7 @@ class Printed:
 
     @cached_property
     def cuts(self) -> dict[str, dict[str, int]]:
-        """The dimensions of every parameter and buffer that such axes cut, by these, by a regular expression of its
-        names."""
+        """The dimensions that axes cut of every parameter and buffer, by a regular expression of its names."""
         return by_name(
             (piece, path, self.dims(body, param) or None)
             for piece, body in self.pieces
@@ -127,13 +127,13 @@ class Printed:
 
     @property
     def cuts_buffers(self) -> bool:
-        """Whether buffers are among those."""
+        """Whether any of these is a buffer."""
         params = ((body, param) for _, body in self.pieces for param in body.routed.graph.params if param.buffer)
         return any(self.dims(body, param) for body, param in params)
 
     @property
     def pieces(self) -> Iterator[tuple[Piece, PrintedBody]]:
-        """Every segment of the model, with its body: several may have one."""
+        """Every segment of the model with its body; several may share one."""
         yield from ((piece, self.bodies[piece.plan.body]) for piece in self.subject.pieces)
 
     def dims(self, body: PrintedBody, param: Param) -> dict[str, int]:
@@ -157,17 +157,17 @@ class Printed:
 
     @cached_property
     def named_axes(self) -> tuple[str, ...]:
-        """What functions may be given by name: axes, several as one, the model, and weights of terms of the loss."""
+        """Keyword arguments of functions: axes, several as one, the model, and weights of terms of the loss."""
         return (*self.subject.mesh.names, *self.joined_axes, "model", TERMS)
 
     @property
     def joined_axes(self) -> tuple[str, ...]:
-        """What several axes are called that act as one."""
+        """The name of several axes that act as one."""
         return tuple(joined(axes) for axes in self.together)
 
     @cached_property
     def together(self) -> tuple[tuple[str, ...], ...]:
-        """The axes that moves take as one."""
+        """Axes that moves treat as one."""
         found = (
             in_order(step.axes, self.subject)
             for body in self.bodies.values()
@@ -179,24 +179,24 @@ class Printed:
 
     @cached_property
     def entry_names(self) -> Mapping[str, str]:
-        """What forward passes call the entries of the batch."""
+        """The names of the batch's entries in forward passes."""
         taken = self.reserved | GIVEN
         return {name: free(identifier(name), taken) for name in self.entries}
 
     @property
     def reserved(self) -> set[str]:
-        """Names that forward passes have for something else."""
+        """Names that forward passes use otherwise."""
         return {*RESERVED, *self.subject.mesh.names, *self.named_axes, *self.called, *self.constants, *self.beside}
 
     @property
     def called(self) -> set[str]:
-        """The names of its functions."""
+        """The names of the functions."""
         return {name for body in self.bodies.values() for name in body.names.values()}
 
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """What attention in rings a plan has."""
+    """The ring attention of a plan."""
 
     masked: bool
     """Whether any is under a mask that torch's kernels do not make themselves."""
@@ -222,8 +222,8 @@ class Rings:
 def printed_of(
     subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]], beside: Set[str]
 ) -> Printed:
-    """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called; `beside` what
-    functions of other stages are called."""
+    """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called; `beside` are
+    the function names of other stages."""
     if subject.calls.unsaid:
         raise EmissionPrinted(place="the model", cause=f"{subject.calls.unsaid[0]}: its own code runs, or none")
     meshes = [stage.mesh.names for stage in subject.decisions.stages]
@@ -287,7 +287,7 @@ def printed_of(
 
 
 def ways_of(subject: Subject) -> tuple[Weight, ...]:
-    """The ways in which terms of the loss weigh micro-batches, beside that of means over samples; none where all weigh
+    """The ways in which terms of the loss weigh micro-batches, other than as means over samples; none where all weigh
     alike."""
     fold = Same(subject.fold)
     several = subject.decisions.schedule.microbatches > 1 and len(weights_in(fold)) > 1
@@ -309,7 +309,7 @@ def _needed_of(
 
 
 def _reached(items: Sequence[Item], outputs: Sequence[str], wanted: tuple[int, ...]) -> set[str]:
-    """What some outputs of a body are made of."""
+    """Values that some outputs of a body are made of."""
     needed = {outputs[number] for number in wanted}
     for item in reversed(items):
         if needed.intersection(item.made):
@@ -347,17 +347,17 @@ def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]
 
 
 def _laws(graph: Graph) -> Iterator[str]:
-    """Of the constants in a body."""
+    """The laws of the constants in a body."""
     yield from (str(op.attr("law")) for op in graph.ops if op.kind == "constant")
 
 
 def in_order(axes: Sequence[str], subject: Subject) -> tuple[str, ...]:
-    """Axes in the order of the mesh, in which torch makes them one."""
+    """Axes in the order of the mesh, in which torch joins them."""
     return tuple(axis for axis in subject.mesh.names if axis in axes)
 
 
 def _cuts(body: PrintedBody, param: Param) -> Iterator[tuple[int, int, tuple[Shard, ...]]]:
-    """The dimensions in which a parameter is cut, how long they are, and how axes cut them."""
+    """The dimensions in which a parameter is cut, with their lengths and the layouts of axes."""
     shape = body.routed.graph.types[param.value].shape
     for dim, shards in enumerate(body.routed.hubs[param.value].home.dims):
         if shards:
@@ -365,8 +365,8 @@ def _cuts(body: PrintedBody, param: Param) -> Iterator[tuple[int, int, tuple[Sha
 
 
 def _sections(body: PrintedBody, param: Param, cutting: Sequence[str]) -> Iterator[tuple[int, Sizes, str]]:
-    """The dimension that a parameter is cut in by sections, these, and the axis that cuts each. A DTensor is cut along
-    the axes of a mesh in its order; in another one, the second axis cuts what would be the parts of the first."""
+    """The dimension that a parameter is cut in by sections, the sections, and the axis that cuts each. A DTensor is cut
+    along the axes of a mesh in its order; in another one, the second axis cuts what would be the parts of the first."""
     for dim, extent, shards in _cuts(body, param):
         axes = [shard.axis for shard in shards]
         if axes != _as_in(cutting, axes):
@@ -380,7 +380,7 @@ def _as_in(cutting: Sequence[str], axes: Sequence[str]) -> list[str]:
 
 
 def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
-    """Must: parameters are cut plainly, or in sections of one dimension."""
+    """Check that parameters are cut plainly, or in sections of one dimension."""
     for param in body.routed.graph.params:
         for _, extent, shards in _cuts(body, param):
             axes = [shard.axis for shard in shards]
@@ -401,8 +401,8 @@ def _entries(piece: Piece) -> Iterator[str]:
 
 
 def _argument_names(subject: Subject, piece: Piece, bodies: Mapping[str, PrintedBody]) -> dict[str, str]:
-    """What the arguments of a function are called: entries of the batch as they are, what goes from block to block `x`,
-    and others as where they come from."""
+    """The names of a function's arguments: entries of the batch as they are, `x` for what goes from block to block, and
+    others after where they come from."""
     found, before = dict[str, str](), subject.fold.segments
     run = [(at, position) for at, one in enumerate(before) for position in range(len(one.period))]
     first = next(n for n, (at, position) in enumerate(run) if before[at].period[position] == piece.plan.body)

@@ -1,4 +1,4 @@
-"""What functions and arguments of a script are called: as the user calls them, and like nothing else in it."""
+"""Names of functions and arguments in a script: the user's own, and unlike any other in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GIVEN = frozenset(("target", "losses", "return_outputs"))
 
 
 def function_names(name: str, function: Function, taken: set[str]) -> dict[str, str]:
-    """What the functions of a body are called, whose own is named so: by nothing else that a script has."""
+    """Names for the functions of a body with this name, which nothing else in a script has."""
     inner = [one.path for one in function.all() if one.path]
     return {"": name} | {path: free(f"{name}_{identifier(path.replace('.', '_'))}", taken) for path in inner}
 
@@ -58,6 +58,6 @@ def call_of(path: str, arguments: Sequence[str]) -> str:
 
 
 def axes_in(lines: Iterable[str], axes: Collection[str]) -> list[str]:
-    """Those of these names, of mesh axes and whatever else is given by name, that lines read."""
+    """The names of mesh axes, and other keyword arguments, that lines read."""
     used = names_in("\n".join(lines))
     return [axis for axis in axes if axis in used]

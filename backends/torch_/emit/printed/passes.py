@@ -27,7 +27,8 @@ At = tuple[int, int]
 
 @dataclass
 class Pass:
-    """The forward pass of the calls from `first` to `last`, exclusive. `names` has what enters, by where it is made."""
+    """The forward pass of the calls from `first` to `last`, exclusive. `names` has its inputs, by where they are
+    made."""
 
     printed: Printed
     first: int
@@ -46,7 +47,7 @@ class Pass:
 
     @cached_property
     def sources(self) -> tuple[tuple[At | str, ...], ...]:
-        """For every call, where each of its inputs is made; entries of the batch by name."""
+        """For every call, the place where each of its inputs is made; entries of the batch by name."""
         latest: dict[tuple[int, int], int] = {}
         found = []
         for number, call in enumerate(self.calls):
@@ -76,7 +77,7 @@ class Pass:
         return self.names[at]
 
     def lines(self) -> Iterator[str]:
-        """The lines, but for what is returned."""
+        """The lines of the pass, without the return."""
         steps = [(number, self.call(number)) for number in range(self.first, self.last)]
         for block, run in groupby(steps, key=lambda step: self.looped(*step)):
             members = list(run)
@@ -103,7 +104,7 @@ class Pass:
         return f"{', '.join(made)} = {text}" if made else text
 
     def made(self, number: int) -> list[str]:
-        """Names for what a call makes."""
+        """Names for the values that a call makes."""
         call = self.calls[number]
         graph, returns = call.body.graph, self.printed.bodies[call.body.name].function.returns
         taken = {*self.printed.reserved, *self.printed.entry_names.values()}
@@ -118,7 +119,7 @@ class Pass:
         return found
 
     def put_behind(self, number: int) -> None:
-        """Have what a call makes of parameters alone follow what enters."""
+        """Make values of parameters alone follow the inputs."""
         call = self.calls[number]
         graph, body = call.body.graph, self.printed.bodies[call.body.name]
         given = dict(zip((item.value for item in graph.inputs), self.sources[number], strict=True))
@@ -131,14 +132,14 @@ class Pass:
             self.behind.add((number, output))
 
     def read_after(self, number: int) -> set[At]:
-        """What calls behind this one read, and what the model returns."""
+        """Values that later calls read, and those that the model returns."""
         later = {at for sources in self.sources[number + 1 :] for at in sources if isinstance(at, tuple)}
         return {*later, *(at for at in self.results if isinstance(at, tuple))}
 
     # loops
 
     def looped(self, number: int, text: str) -> tuple[Stack, str] | None:
-        """What calls of blocks in a loop have in common."""
+        """The parts that calls of blocks in a loop have in common."""
         call = self.calls[number]
         if not call.path or number in self.follows:
             return None

@@ -1,4 +1,4 @@
-"""What the model's own code calls values: the variables that lines assign."""
+"""Variable names of the model's own code, for the values that its lines assign."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from meshwright.ir.quoting import is_name
 
 
 def names_of(graph: Graph, file: Path) -> dict[str, str]:
-    """For values that a line of the model assigns to a variable, its name. A line's value is that of its last
-    operator."""
+    """Names of values that a line of the model assigns to a variable. A line's value is that of its last operator."""
     last = {op.source: op for op in graph.ops if op.source and len(op.results) == 1}
     found = {}
     for source, op in last.items():
@@ -26,7 +25,7 @@ def names_of(graph: Graph, file: Path) -> dict[str, str]:
 
 
 def _located(name: str, file: Path) -> Path | None:
-    """The file of a source: the model's own, or one of a package that is installed."""
+    """The file of a source: the model's own, or one of an installed package."""
     if name == file.name:
         return file
     package, _, rest = name.partition("/")
@@ -39,7 +38,7 @@ def _located(name: str, file: Path) -> Path | None:
 
 @lru_cache(maxsize=256)
 def _assigned(path: Path | None) -> Mapping[int, str]:
-    """The variable that each line of a file assigns, if it is one."""
+    """The variable that each line of a file assigns, if it is a single one."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8")) if path is not None else ast.Module([], [])
     except (OSError, SyntaxError, ValueError):

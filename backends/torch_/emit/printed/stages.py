@@ -37,7 +37,7 @@ SHARE = "share"
 
 
 def printed_pipeline(subject: Subject, by_stage: Sequence[Printed]) -> Pipeline | None:
-    """The stages of a plan, of which each has a printed model; None where there is only one."""
+    """The stages of a plan, each with a printed model; None where there is only one."""
     if len(subject.decisions.stages) == 1:
         return None
     codes = _with_unread(subject, tuple(_codes(subject, by_stage)))
@@ -83,14 +83,15 @@ def _codes(subject: Subject, by_stage: Sequence[Printed]) -> Iterator[StageCode]
 
 
 def _with_unread(subject: Subject, codes: tuple[StageCode, ...]) -> tuple[StageCode, ...]:
-    """Stages of which the first one holds the buffers that no stage reads, nor has with a module that it holds."""
+    """Stages, with the buffers that no stage reads, nor holds with a module, on the first one."""
     held = {name for one in codes for name in (*one.blocks, *one.beside, *one.holds)}
     unread = (name for name in subject.calls.buffers if not is_inside(name, held))
     return (replace(codes[0], holds=(*codes[0].holds, *unread)), *codes[1:])
 
 
 def _sent(subject: Subject, stage: int, printed: Printed) -> dict[At, tuple[Crossing, Crossing]]:
-    """What the Program sends from a stage to the next, by where it is made: as it leaves, and as it enters."""
+    """Values that the Program sends from a stage to the next, by where they are made: as they leave, and as they
+    enter."""
     found: dict[At, tuple[Crossing, Crossing]] = {}
     alike = len({one.mesh for one in subject.decisions.stages}) == 1
     taken = {*printed.reserved, *printed.entry_names.values()}
@@ -107,8 +108,8 @@ def _sent(subject: Subject, stage: int, printed: Printed) -> dict[At, tuple[Cros
 
 @dataclass(frozen=True)
 class _Holds:
-    """What a stage has of the model beside blocks: `read` are the parameters and buffers of every call of the model
-    that is no block."""
+    """The parts of the model that a stage holds beside blocks: `read` are the parameters and buffers of every call of
+    the model that is no block."""
 
     run: Pass
     read: Sequence[tuple[str, ...]]
@@ -118,7 +119,7 @@ class _Holds:
         return [n for n in range(self.run.first, self.run.last) if self.run.calls[n].path]
 
     def modules(self, *, ahead: bool) -> Iterator[str]:
-        """The modules that hold what bodies outside of blocks read, before the first block or behind it."""
+        """Modules that hold what bodies outside of blocks read, before the first block or behind it."""
         first = min(self.blocks, default=self.run.last)
         numbers = range(self.run.first, first) if ahead else range(first, self.run.last)
         names = [name for n in numbers for name in self.read[n]] + list(_constants(self.run) if ahead else ())
@@ -127,14 +128,14 @@ class _Holds:
         yield from (one for one in found if not is_inside(one, within) and found.keys().isdisjoint(above(one)))
 
     def loose(self) -> Iterator[str]:
-        """The parameters and buffers of modules that it does not hold whole, as the model itself."""
+        """Parameters and buffers of modules that the stage does not hold whole, nested as in the model."""
         names = [name for number in range(self.run.first, self.run.last) for name in self.read[number]]
         yield from (name for name in dict.fromkeys((*names, *_constants(self.run))) if not self.whole(name))
 
     @cached_property
     def shared(self) -> set[str]:
-        """The modules that a stage does not have to itself: blocks, those that hold what only calls outside of blocks
-        of other stages read, and those around them."""
+        """Modules that a stage does not have to itself: blocks, those that hold what only calls outside of blocks of
+        other stages read, and those around them."""
         own = range(self.run.first, self.run.last)
         read = {True: set[str](), False: set[str]()}
         for number, names in enumerate(self.read):
@@ -144,18 +145,18 @@ class _Holds:
         return others | {module for one in others for module in above(one)}
 
     def whole(self, name: str) -> str:
-        """The module that holds a parameter, if the stage can hold it whole; else nothing."""
+        """The module that holds a parameter, if the stage can hold that whole; empty if not."""
         module = name.rpartition(".")[0]
         return "" if module in self.shared else module
 
 
 def _read(call: Call) -> tuple[str, ...]:
-    """The parameters and buffers of a call, if it is no block."""
+    """The parameters and buffers of a call that is no block."""
     return () if call.path else tuple(name_in(call.body.graph, param) for param in call.body.graph.params)
 
 
 def _constants(run: Pass) -> Iterator[str]:
-    """What of the model its constants are made of."""
+    """Parts of the model that its constants are made of."""
     for call in run.calls[run.first : run.last]:
         for op in call.body.graph.ops:
             if op.kind == "constant":
@@ -164,7 +165,7 @@ def _constants(run: Pass) -> Iterator[str]:
 
 
 def _entered(enters: Iterable[Crossing], run: Pass) -> Iterator[str]:
-    """The lines that take what enters a stage, where torch is to find the gradients of weights apart."""
+    """Lines that take the inputs of a stage, where torch is to find the gradients of weights apart."""
     if not run.behind:
         return
     trained = [one.name for one in enters if one.differentiable]
@@ -174,7 +175,7 @@ def _entered(enters: Iterable[Crossing], run: Pass) -> Iterator[str]:
 
 
 def _text(printed: Printed, lines: Sequence[str], named: Sequence[str], returns: Sequence[str]) -> Iterator[str]:
-    """The method of a stage; that of the last one is given its share of the loss."""
+    """The forward method of a stage; that of the last one is given its share of the loss."""
     subject = printed.subject
     arguments = ["self", *(f"{name}: Tensor" for name in named), "**others: Tensor"]
     result = "Tensor" if len(returns) == 1 else f"tuple[{', '.join(['Tensor'] * len(returns))}]"

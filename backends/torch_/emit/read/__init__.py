@@ -1,4 +1,4 @@
-"""What of a plan decides its code.
+"""Reading: the parts of a plan that decide its code.
 
 | module | what it has |
 |---|---|

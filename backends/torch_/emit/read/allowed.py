@@ -1,4 +1,4 @@
-"""What no code is written for, as far as it shows without looking into bodies."""
+"""Refusals of code that show without looking into bodies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from meshwright.ir.target.workload import Workload
 
 
 def device_of(subject: Subject) -> str:
-    """What the ranks of a plan run on."""
+    """The kind of device that a plan's ranks run on."""
     return DEVICE[subject.decisions.target]
 
 
 def check_plan(subject: Subject) -> None:
-    """Refuse what no code is written for, as far as it shows without looking into bodies."""
+    """Refuse plans that no code is written for, as far as that shows without looking into bodies."""
     decisions, schedule = subject.decisions, subject.decisions.schedule
     if decisions.target not in DEVICE:
         raise EmissionTarget(

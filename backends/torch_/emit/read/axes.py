@@ -1,4 +1,4 @@
-"""What every mesh axis is for: it cuts the batch, or something else (`printed.axes` tells what).
+"""The use of every mesh axis: it cuts the batch, or something else (as `printed.axes` says).
 
 Where all axes cut the batch alone, and nothing but scalars, statistics of the batch and gradients of parameters is
 exchanged, the model's own code runs as it is.
@@ -32,23 +32,23 @@ class Axes:
 
     @property
     def data(self) -> str | None:
-        """What the script calls the axes that cut the batch: several are made one (`Parts.flattened`)."""
+        """The script's name for the axes that cut the batch: several are joined (`Parts.flattened`)."""
         return joined(self.batch) or None
 
     @property
     def copies(self) -> tuple[str, ...]:
-        """All along which ranks compute with the same parameters, major to minor."""
+        """All axes along which ranks compute with the same parameters, major to minor."""
         copies = (*self.batch, *self.context)
         return tuple(axis for axis in self.order if axis in copies) or copies
 
     @property
     def copied(self) -> str | None:
-        """What the script calls those."""
+        """The script's name for the axes in `copies`."""
         return joined(self.copies) or None
 
 
 def joined(axes: Sequence[str]) -> str:
-    """What several axes that are made one are called."""
+    """The name of several axes joined to one."""
     return "_".join(axes)
 
 
@@ -62,7 +62,7 @@ def cuts_more(subject: Subject) -> bool:
 
 
 def _exchanges_values(subject: Subject) -> bool:
-    """Whether a value of more than one element is exchanged, beside statistics of the batch."""
+    """Whether a value of more than one element is exchanged, other than statistics of the batch."""
     sent = {
         plan.name: moments_in(piece.graph) for piece in subject.pieces for plan in (piece.plan, piece.ahead) if plan
     }
@@ -83,6 +83,6 @@ def _exchanges(statement: object, body: BodyProgram, sent: set[str]) -> bool:
 
 
 def _value(move: Move) -> str:
-    """The value that is moved, or whose gradient is."""
+    """The value that a move moves, or whose gradient it moves."""
     value = move.operand.partition("@")[0]
     return value.removeprefix("d") if move.reason == "gradient" else value

@@ -1,4 +1,4 @@
-"""What ranks along a data or context axis have of a parameter.
+"""Parameters on ranks along a data or context axis: copies, parts, or copies with parts of gradients.
 
 copies    of most: each rank computes a part of the gradient, and these are added up
 apart     of those that the axis cuts: each rank has its own part, and the whole gradient of that
@@ -20,7 +20,7 @@ Named = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The parameters of which ranks have anything else than copies, and the axes along which that is so."""
+    """Parameters that are not plain copies, and the axes along which they are not."""
 
     of_apart: Mapping[Named, tuple[str, ...]] = field(default_factory=dict)
     of_alike: Mapping[Named, tuple[str, ...]] = field(default_factory=dict)
@@ -35,11 +35,11 @@ class Copies:
         return self.of_alike.get((piece.plan.name, path), ())
 
     def parted(self, piece: Piece, path: str) -> tuple[str, ...]:
-        """The axes along which each of them gives its part of the gradient that all compute."""
+        """The axes along which each rank contributes its part of the gradient that all compute."""
         return self.of_parted.get((piece.plan.name, path), ())
 
     def added(self, piece: Piece, path: str, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of these axes along which its gradients add up."""
+        """The axes in `parted` along which gradients add up."""
         others = (*self.apart(piece, path), *self.alike(piece, path))
         return tuple(axis for axis in axes if axis not in others)
 

@@ -1,4 +1,4 @@
-"""Stages of different meshes: each kind of them is looked at by itself, and one script says what all of them do.
+"""Stages of different meshes: each kind of stage is read by itself, and one script says what all of them do.
 
     Subject -> a Subject per kind of stage (`only` its stages) -> Parts each -> Heterogeneous
 
@@ -26,13 +26,13 @@ from meshwright.ir.sharding.placement import Placement
 
 @dataclass(frozen=True)
 class Heterogeneous:
-    """What a script says of every kind of stage, the last stage's last."""
+    """The parts of a script, for every kind of stage, the last stage's last."""
 
     kinds: tuple[Parts, ...]
 
     @property
     def main(self) -> Parts:
-        """Of the last stage, which knows the loss."""
+        """The parts of the last stage, which knows the loss."""
         return self.kinds[-1]
 
     @property
@@ -48,12 +48,12 @@ class Heterogeneous:
 
     @property
     def meshes(self) -> tuple[Mesh, ...]:
-        """Of every stage."""
+        """The mesh of every stage."""
         return tuple(stage.mesh for stage in self.main.subject.decisions.stages)
 
     @property
     def tied(self) -> tuple[tuple[int, str, Placement], ...]:
-        """The stages and names of one parameter, and how it lies there."""
+        """The stages and names of every tied parameter, with its placement."""
         program, names = self.main.subject.program, dict(self.pipeline.tied)
         ends = (ends_of(program, tie) for tie in program.ties)
         lies = next((found for found in ends if found.keys() == names.keys()), {})
@@ -66,7 +66,8 @@ class Heterogeneous:
 
 
 def kinds_of(subject: Subject) -> tuple[Subject, ...]:
-    """A plan as its stages of each mesh have it, the last stage's last; itself alone if all meshes are the same."""
+    """A plan as the stages of each mesh see it, the last stage's last; the plan itself alone if all meshes are the
+    same."""
     stages = subject.decisions.stages
     meshes = dict.fromkeys(stage.mesh for stage in reversed(stages))
     if len(meshes) == 1:
@@ -79,7 +80,7 @@ def kinds_of(subject: Subject) -> tuple[Subject, ...]:
 
 
 def joined_kinds(kinds: Sequence[Parts]) -> Heterogeneous:
-    """What is said of kinds of stages, together."""
+    """The parts of all kinds of stages, together."""
     axes = {index: kind.axes for kind in kinds for index in kind.subject.only}
     by_stage = tuple(axes[index] for index in range(len(axes)))
     for problem in _problems(kinds, by_stage):
@@ -95,7 +96,7 @@ def joined_kinds(kinds: Sequence[Parts]) -> Heterogeneous:
 
 
 def _printed(kinds: Sequence[Parts]) -> Iterator[Parts]:
-    """The same, each with what the others are called."""
+    """The parts of kinds, each with the function names of the others."""
     found = [kind.printed for kind in kinds if kind.printed is not None]
     beside = frozenset(name for one in found for name in one.reserved)
     found = [replace(one, beside=beside) for one in found]
@@ -106,7 +107,7 @@ def _printed(kinds: Sequence[Parts]) -> Iterator[Parts]:
 
 
 def _sections(kinds: Sequence[Parts], stages: int) -> dict[str, tuple[int, Sizes, tuple[int, ...]]]:
-    """What stages cut in sections, and into how many parts each."""
+    """Parameters that stages cut in sections, with the number of parts."""
     found: dict[str, tuple[int, Sizes, tuple[int, ...]]] = {}
     for kind in kinds:
         for name, cut in named(kind.subject.pieces, kind.fused).items():
@@ -119,7 +120,7 @@ def _sections(kinds: Sequence[Parts], stages: int) -> dict[str, tuple[int, Sizes
 
 
 def merged(meshes: Sequence[Mesh]) -> tuple[str, ...]:
-    """The axes of several meshes, in an order that all of them have."""
+    """The axes of several meshes, in an order that all of them share."""
     places: dict[str, int] = {}
     for mesh in meshes:
         for place, name in enumerate(mesh.names):
@@ -128,7 +129,8 @@ def merged(meshes: Sequence[Mesh]) -> tuple[str, ...]:
 
 
 def _check(subject: Subject, meshes: Sequence[Mesh]) -> None:
-    """Must: one stage per group of ranks, forward and whole backward passes; parts of what is exchanged are runs."""
+    """Check that there is one stage per group of ranks, with forward and whole backward passes, and that what is
+    exchanged is cut in runs."""
     decisions, order = subject.decisions, merged(meshes)
     if len(decisions.stages) > len(decisions.groups):
         raise _refuse("several stages per rank")

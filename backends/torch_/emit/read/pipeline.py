@@ -32,7 +32,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class StageCode:
-    """One stage."""
+    """The code of one stage."""
 
     index: int
     mesh: Mesh
@@ -58,7 +58,7 @@ class StageCode:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """All stages, and which of them each group of ranks holds."""
+    """All stages, with the group of ranks that holds each."""
 
     stages: tuple[StageCode, ...]
     held: tuple[tuple[int, ...], ...]
@@ -74,12 +74,12 @@ class Pipeline:
     """The entries of the batch that are read behind the first stage: all stages are given them."""
 
     def stage_of(self, piece: Piece) -> int:
-        """The stage that has a piece which is not repeated."""
+        """The stage of a piece that is not repeated."""
         return self.glue[piece.plan.body]
 
 
 def check_rows(subject: Subject, axes: Sequence[Axes]) -> None:
-    """Must: micro-batches divide the batch, on the ranks of every stage."""
+    """Check that micro-batches divide the batch on the ranks of every stage."""
     schedule = subject.decisions.schedule
     for stage, own in zip(subject.decisions.stages, axes, strict=True):
         if subject.workload.global_batch % prod((schedule.microbatches, *(stage.mesh.axis(a).size for a in own.batch))):
@@ -101,7 +101,7 @@ def held_by(subject: Subject) -> tuple[tuple[int, ...], ...]:
 def shared_by(
     subject: Subject, codes: Sequence[StageCode]
 ) -> tuple[tuple[tuple[int, str], ...], tuple[tuple[tuple[int, str], ...], ...]]:
-    """The parameter that groups of ranks share, and those that ranks hold in several stages."""
+    """Parameters that groups of ranks share, and those that ranks hold in several stages."""
     held, tied = held_by(subject), _tied(subject, codes)
     by_group = [[tuple(one for one in names if one[0] in group) for group in held] for names in tied]
     twice = tuple(names for groups in by_group for names in groups if len(names) > 1)
@@ -143,14 +143,14 @@ def is_inside(module: str, around: Container[str]) -> bool:
 
 
 def above(module: str) -> Iterator[str]:
-    """The modules that a module is within, but for the model itself."""
+    """Modules that contain a module, except for the model itself."""
     while "." in module:
         module = module.rpartition(".")[0]
         yield module
 
 
 def _stored(subject: Subject, stage: int, number: int, path: str) -> Placement:
-    """Where a stage holds a parameter of a call."""
+    """The path under which a stage holds a parameter of a call."""
     body = subject.program.body(dict(subject.program.stages[stage].calls())[number])
     return body.locals[slot_of(body, path).stored].placement
 

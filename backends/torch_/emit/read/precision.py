@@ -1,4 +1,4 @@
-"""In which dtypes a script keeps, computes and sums: the recipe of the workload, as stock PyTorch says it.
+"""Dtypes in which a script keeps, computes and sums: the recipe of the workload, in the terms of stock PyTorch.
 
     fp32                everything in fp32
     bf16                all parameters, their gradients and the optimizer's states in bf16
@@ -33,7 +33,7 @@ SUMS = {"fsdp": "torch.float32", "fsdp-bf16-reduce": "torch.bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What dtypes a script has."""
+    """The dtypes of a script."""
 
     low: bool = False
     """Whether parameters are kept in bf16."""
@@ -46,7 +46,7 @@ class Precision:
 
     @property
     def scaled(self) -> bool:
-        """Whether losses are, for gradients that would vanish."""
+        """Whether losses are scaled, for gradients that would vanish."""
         return self.used == "torch.float16"
 
 
@@ -69,7 +69,7 @@ def precision_of(subject: Subject) -> Precision:
 
 
 def check_modules(piece: Piece) -> None:
-    """Must: torchao converts the modules that multiply with the weights of a block."""
+    """Check that torchao converts the modules that multiply with the weights of a block."""
     weights = {param.value for param in piece.graph.params}
     for op in piece.graph.ops:
         if op.kind == "linear" and op.attr("transposed", False) and not weights.isdisjoint(op.operands):

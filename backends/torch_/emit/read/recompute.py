@@ -1,4 +1,4 @@
-"""What is computed again in the backward pass, by `torch.utils.checkpoint`.
+"""Recomputation in the backward pass, by `torch.utils.checkpoint`.
 
     whole blocks, or modules in them   a checkpoint around each: all that is made in it is computed again
     attention alone                    a checkpoint around the call, in the modules that make it
@@ -26,7 +26,7 @@ ATTENTION, PRODUCT = "attention", "linear"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """What of a body runs again."""
+    """The recomputed part of a body."""
 
     piece: Piece
     start: int = 0
@@ -43,12 +43,12 @@ class Again:
 
     @property
     def which(self) -> str:
-        """The part of a stage's instances, as Python says it."""
+        """The recomputed part of a stage's instances, in Python."""
         return f"[{self.start or ''}:{self.stop or ''}]" if self.start or self.stop else ""
 
 
 def recomputed(subject: Subject) -> tuple[Again, ...]:
-    """What runs again, by body."""
+    """The recomputed part of every body."""
     found = []
     for piece in subject.pieces:
         first = piece.ahead.first if piece.ahead is not None else 0
@@ -59,7 +59,7 @@ def recomputed(subject: Subject) -> tuple[Again, ...]:
 
 
 class _Reader:
-    """Reads off the plan of one body how its values run again."""
+    """The recomputation of one body, read off its plan."""
 
     def __init__(self, subject: Subject, piece: Piece, plan: BodyPlan) -> None:
         self.subject, self.piece, self.plan = subject, piece, plan
@@ -87,13 +87,13 @@ class _Reader:
             yield self.again(paths=("",), kept=tuple(self.products(len(others))))
 
     def losses(self) -> set[str]:
-        """What is made of the model's outputs, outside of it."""
+        """Values made of the model's outputs, outside of it."""
         graph = self.piece.graph
         return {value for value in graph.outputs if is_loss(graph, value)}
 
     @property
     def alone(self) -> bool:
-        """Whether the model is one body, which nothing of the model is outside of."""
+        """Whether the model is one body, with nothing of the model outside."""
         return len(self.subject.pieces) == 1
 
     def again(
@@ -104,7 +104,7 @@ class _Reader:
         return Again(piece=self.piece, paths=paths, attention=attention, kept=kept, changes=changes)
 
     def modules(self) -> Iterator[str]:
-        """The outermost modules of which all is computed again."""
+        """The outermost modules that are recomputed completely."""
         left = {op.module for value, op in self.maker.items() if value not in self.chosen}
         parts = {module for value in self.chosen for module in _around(self.maker[value].module)}
         whole = {path for path in parts if not any(inside(module, path) for module in left)}
@@ -127,25 +127,25 @@ class _Reader:
         yield from (number for number, op in enumerate(products) if op in kept and op.name in held)
 
     def check_rings(self) -> None:
-        """Must: attention in a ring runs again with all of its block, or not at all; it is one function with its own
-        backward pass, that policies cannot look into."""
+        """Check that ring attention is recomputed with all of its block, or not at all: it is one function with its own
+        backward pass, into which policies cannot look."""
         for op in self.piece.graph.ops:
             cuts = [choice.factors for _, choice in self.plan.strategy(op.name).choices if isinstance(choice, Split)]
             if op.kind == ATTENTION and ("sq", "sk") in cuts and not self.around_is_kept(op.module):
                 raise self.refuse(f"computing again with or without %{op.name}, which is a ring,")
 
     def around_is_kept(self, module: str) -> bool:
-        """Whether nothing that a module makes runs again."""
+        """Whether nothing that a module makes is recomputed."""
         return not any(self.maker[value].module == module for value in self.chosen)
 
     def check_attention(self, again: Again) -> None:
-        """Must: a module calls attention only where it is computed again."""
+        """Check that a module calls attention only where it is recomputed."""
         for op in self.piece.graph.ops:
             if op.kind == ATTENTION and op.module in again.attention and not self.chosen.issuperset(op.results):
                 raise self.refuse(f"computing one of the attentions of {op.module} again, and not the other")
 
     def check_exchanges(self, again: Again) -> None:
-        """Must: nothing is exchanged again but inside of modules that run again."""
+        """Check that nothing is exchanged again except inside of modules that are recomputed."""
         graph, body = self.piece.graph, self.subject.bodies[self.plan.name]
         made = {value: op.module for value, op in self.maker.items()}
         for one in body.backward:
@@ -168,7 +168,7 @@ class _Reader:
 
 
 def _around(module: str) -> Iterator[str]:
-    """A module and all that it is in, but for the instance itself."""
+    """A module and all that contain it, up to the instance."""
     while module:
         yield module
         module = module.rpartition(".")[0]

@@ -30,14 +30,14 @@ COUNTED = re.compile(r"(?<=\\\.)\d+(?=\\\.)")
 
 def sizes_of(layout: Layout, extent: int) -> Sizes:
     """The sections of a weight's dimension of so many elements, of each of which a rank has its part; equal runs are
-    sections, too. Empty where it is cut plainly, or otherwise."""
+    sections, too. Empty where the dimension is cut otherwise."""
     if isinstance(layout, Nested) and layout.layout == CONTIGUOUS:
         return (extent // layout.runs,) * layout.runs
     return layout.sizes if isinstance(layout, Sections) else ()
 
 
 def named(pieces: Iterable[Piece], several: Iterable[tuple[Piece, Fused]]) -> dict[str, Cut]:
-    """The fused parameters among those of pieces: what a regular expression of their names says of each."""
+    """The fused parameters of pieces, each with its sections, by a regular expression of its names."""
     fused = {(piece.first, piece.plan.name): one for piece, one in several}
     return by_name(
         (piece, path, fused.get((piece.first, piece.plan.name), {}).get(path))
@@ -48,7 +48,7 @@ def named(pieces: Iterable[Piece], several: Iterable[tuple[Piece, Fused]]) -> di
 
 
 def by_name(several: Iterable[tuple[Piece, str, What | None]]) -> dict[str, What]:
-    """What is said of parameters of bodies, if anything, by regular expressions of their names in all instances."""
+    """Facts about parameters of bodies, by regular expressions of their names in all instances."""
     given = list(several)
     said = {joined(at, path): what for piece, path, what in given for at in piece.around()}
     alike = dict[tuple[str, ...], list[What | None]]()
@@ -64,15 +64,16 @@ def by_name(several: Iterable[tuple[Piece, str, What | None]]) -> dict[str, What
 
 
 def whatever_numbers(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
-    """These regular expressions, for whatever numbers there are in names, unless one then is of one of the others, too:
-    blocks that are not called have no body of their own, and are told one by one."""
+    """Regular expressions widened to any numbers in names, unless one would then match another's names: blocks that are
+    not called have no body of their own, and are listed one by one."""
     several = {name: COUNTED.sub(r"\\d+", name) for name in names}
     wrong = {wide for wide in set(several.values()) if any(re.fullmatch(wide, name) for name in others)}
     return tuple(dict.fromkeys(name if wide in wrong else wide for name, wide in several.items()))
 
 
 def _around_number(piece: Piece, path: str) -> tuple[str, ...]:
-    """What stands around the number in the names that `pattern` says of all instances of a body; the name, if none."""
+    """The texts around the number in the names that `pattern` matches for all instances of a body; the name, if there
+    is none."""
     every = piece.instances() if piece.repeated else None
     return (path,) if every is None else (every.before, f"{every.after}.{path}")
 

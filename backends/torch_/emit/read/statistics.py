@@ -1,4 +1,4 @@
-"""Batch norms whose batch ranks have parts of: they normalise by the statistics of all copies, as on one device.
+"""Batch norms over cut batches: they normalise by the statistics of all copies, as on one device.
 
 Ranks add up both moments of every channel in the forward pass, and the gradients of weight and bias in the backward
 pass, of which those of the moments are made: two numbers per channel each way, as planned (`rules.norm`). torch's own
@@ -20,7 +20,7 @@ BATCH = "n"
 
 
 def moments_in(graph: Graph) -> set[str]:
-    """What the moments of batch norms in training are called where an axis cuts their batch."""
+    """The moments of batch norms in training, by name, where an axis cuts their batch."""
     ops = [op for op in graph.ops if op.kind == KIND and op.attr("training", True)]
     return {f"{op.name}.{expand(signature_of(op, graph.types)).graph.ops[0].name}" for op in ops}
 
@@ -42,7 +42,7 @@ def _modules(piece: Piece, batch: tuple[str, ...]) -> Iterator[str]:
 
 
 def _cuts(strategy: Strategy) -> list[tuple[str, tuple[str, ...]]]:
-    """What the axes cut of what is normalised over."""
+    """Cuts by the axes of the dimensions that are normalised over."""
     chosen = [(axis, choice.factors) for axis, choice in strategy.choices if isinstance(choice, Split)]
     return [(axis, factors) for axis, factors in chosen if factors != ("c",)]
 

@@ -37,7 +37,7 @@ ACTIVE = 3
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is gathered together."""
+    """Parameters that are gathered together."""
 
     piece: Piece
     reshard: bool
@@ -48,13 +48,13 @@ class Unit:
     """Modules in it that are units of their own: what they hold some axes cut apart, and it is sharded over these."""
 
     def within(self, path: str) -> str:
-        """The module that is a unit of its own and holds a parameter; the empty one if none does."""
+        """The innermost unit's module that holds a parameter; empty if there is none."""
         return next((module for module in self.inner if path.startswith(f"{module}.")), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How parameters are kept along the data and context axes: `units` are empty where every rank holds all."""
+    """Storage of parameters along the data and context axes: `units` are empty where every rank holds all."""
 
     units: tuple[Unit, ...]
     over: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Kept:
 
     @property
     def whole(self) -> bool:
-        """Whether every rank holds all, and `fully_shard` is there for the dtypes alone."""
+        """Whether every rank holds all, and `fully_shard` serves the dtypes alone."""
         return self.over == (WHOLE,)
 
 
@@ -98,8 +98,8 @@ def kept_of(subject: Subject, axes: Axes, copies: Copies = COPIED) -> Kept:
 
 
 def _check_lasting(subject: Subject) -> None:
-    """Must: what the forward pass writes into parameters stays. `fully_shard` has it write into what is gathered or
-    cast, and then gives that back."""
+    """Check that writes of the forward pass into parameters last. `fully_shard` has them go into what is gathered or
+    cast, and then frees that."""
     if subject.calls.written:
         cause = (
             f"the forward pass writes into {subject.calls.written[0]}, and torch forgets what is written into shards"

@@ -1,4 +1,4 @@
-"""The dialect of PyTorch: how operators and moves between ranks look in it, and the functions that torch lacks.
+"""The PyTorch dialect: operators and moves between ranks in torch, and the functions that torch lacks.
 
 | module | what it has |
 |---|---|

@@ -1,4 +1,4 @@
-"""How attention looks in PyTorch: whole, of a part of the queries, or in a ring."""
+"""Attention in PyTorch: whole, for a part of the queries, or in a ring."""
 
 from __future__ import annotations
 

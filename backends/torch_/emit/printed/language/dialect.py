@@ -1,4 +1,4 @@
-"""The dialect of PyTorch: how operators, moves between ranks, entries and parameters look in it."""
+"""The PyTorch dialect: operators, moves between ranks, entries and parameters."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class Torch:
         return self.drawn(call, text) if call.op.draws else text
 
     def drawn(self, call: LocalOp, text: str) -> str:
-        """An operator that draws: ranks that have parts of its value draw other numbers than one another, and those
-        that have the same, the same ones. Ranks with samples of their own do so anyway."""
+        """An operator that draws: ranks with different parts of its value draw different numbers, and ranks with the
+        same part the same ones. Ranks with samples of their own do so anyway."""
         cut = {axis for axes in call.cuts.values() for axis, _ in axes}
         apart = [axis for axis in self.sizes if axis in cut and axis not in self.batch]
         return f"drawn_apart(lambda: {text}, {', '.join(apart)})" if apart else text
@@ -153,7 +153,7 @@ class Torch:
         return text
 
     def after(self, steps: Sequence[Step], shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a shard when these steps are done."""
+        """The shape of a shard after these steps."""
         found = list(shape)
         for step in steps:
             parts = prod(self.sizes[axis] for axis in step.axes)
@@ -166,7 +166,7 @@ class Torch:
         return tuple(found)
 
     def arguments(self, text: str, step: Step, shape: tuple[int, ...]) -> str:
-        """The arguments of a step on a shard of this shape, or of a named way whose first step it is."""
+        """The arguments of a step on a shard of this shape, or of a named move that begins with it."""
         if len(step.axes) > 1 and step.kind != "all_reduce" and self.flat(step.axes) != joined(step.axes):
             raise EmissionPrinted(place=str(step), cause="its axes are in another order than in the mesh")
         given = [text, self.flat(step.axes)]
@@ -210,7 +210,7 @@ class Torch:
         return text
 
     def parameter(self, param: Param, state: State, path: str, parted: Sequence[str] = ()) -> str:
-        """A parameter or buffer as it is read; `parted` are axes whose ranks give their parts of its gradient."""
+        """A parameter or buffer as it is read; along the axes in `parted`, ranks contribute parts of its gradient."""
         text = self._local(param, state, path)
         for axis in parted:
             text = f"in_parts({text}, {axis})"
@@ -237,7 +237,7 @@ class Torch:
 
 
 def path_of(holder: str, path: str) -> str:
-    """A parameter or buffer of a module, as the module's own code reads it: what casts it puts another value there."""
+    """A parameter or buffer of a module, as the module's own code reads it: casts put another value there."""
     *modules, last = path.split(".")
     if all(map(is_name, modules)):
         return attribute(".".join([holder, *modules]), last)

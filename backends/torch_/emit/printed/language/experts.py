@@ -1,4 +1,4 @@
-"""How routing and experts look in PyTorch: slots, of which a token may find none left, or rows sorted by expert."""
+"""Routing and experts in PyTorch: slots, of which a token may find none left, or rows sorted by expert."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def combine(call: LocalOp) -> str:
 
 
 def _slots(call: LocalOp, slots: int) -> list[str]:
-    """How many experts a rank has, how many tokens a run has that shares slots, along each dimension of tokens, and how
-    many slots it has at each expert."""
+    """Numbers for slots: experts of a rank, tokens of a run that shares slots, along each dimension of tokens, and
+    slots of such a run at each expert."""
     chosen, cut = call.given[1].shape[:-1], call.cuts.get("e", ())
     names = tokens(len(chosen))
     whole, parts = [call.sizes[name] for name in names], prod(call.parts.get(name, 1) for name in names)
@@ -38,8 +38,8 @@ def _slots(call: LocalOp, slots: int) -> list[str]:
 
 
 def of_rows(call: LocalOp, write: Writer) -> str:
-    """An operator on rows of experts, where `write` writes it of anything. What else it reads is the same for all rows,
-    or each expert's own."""
+    """An operator on rows of experts, where `write` writes it for any operand. Its other operands are the same for all
+    rows, or each expert's own."""
     if call.op.kind == "combine":
         return combine(call)
     ends = f"%{len(call.given)}"

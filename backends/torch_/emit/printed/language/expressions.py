@@ -1,4 +1,4 @@
-"""What expressions of operators are made of: calls, values, shapes, parts of dimensions; and refusals.
+"""Parts of expressions: calls, values, shapes, parts of dimensions; and refusals.
 
 Expressions name what they read by position (`backends.printing`).
 """
@@ -23,7 +23,7 @@ Writer = Callable[[LocalOp], str]
 
 
 def refuse(op: Op, cause: str, ways: tuple[str, ...] = ()) -> EmissionPrinted:
-    """Why an operator is not printed, and the options of `plan` that help."""
+    """The refusal to print an operator, with the options of `plan` that help."""
     return EmissionPrinted(place=f"%{op.name} ({op.kind}) {op.source}".strip(), cause=cause, ways=ways)
 
 
@@ -49,14 +49,14 @@ def every(call: LocalOp) -> list[str]:
 
 
 def dim_of(call: LocalOp) -> int:
-    """The dimension that its attribute numbers, from the front."""
+    """The dimension that an operator's attribute numbers, from the front."""
     dim = call.attrs["dim"]
     assert isinstance(dim, int)
     return dim % max(1, len(call.given[0].shape))
 
 
 def shape_of(shape: Sequence[int], *, batch: bool) -> str:
-    """A shape as arguments; with `batch`, whatever there is along the first dimension."""
+    """A shape as arguments; with `batch`, of any length along the first dimension."""
     free = batch and bool(shape) and prod(shape[1:]) > 0
     return ", ".join(["-1", *map(str, shape[1:])] if free else list(map(str, shape)))
 
@@ -73,7 +73,7 @@ def layout_of(layout: Layout, op: str) -> str:
 
 
 def nested(layout: Layout, extent: int, op: str) -> str:
-    """The same of a dimension of so many elements, in equal runs."""
+    """The layout of equal runs over a dimension of so many elements, as further arguments of a move."""
     if isinstance(layout, Nested):
         zigzag = ", zigzag=True" if isinstance(layout.layout, Zigzag) else ""
         return f", sections=({extent // layout.runs},) * {layout.runs}{zigzag}"
@@ -81,14 +81,14 @@ def nested(layout: Layout, extent: int, op: str) -> str:
 
 
 def part(text: str, axis: str, dim: int, layout: Layout, extent: int, op: str) -> str:
-    """This rank's part of what all have, along an axis that cuts a dimension of so many elements."""
+    """This rank's part of a value that all have, along an axis that cuts a dimension of so many elements."""
     if isinstance(layout, Uneven):
         return f"{text}.split({list(layout.sizes)}, {dim})[{axis}.get_local_rank()]"
     return f"cut({text}, {axis}, {dim}{nested(layout, extent, op)})"
 
 
 def positions(call: LocalOp, factor: str, slot: int | None) -> str:
-    """The global indices of a factor that this rank has, in order; where `slot` tells on which device."""
+    """The global indices of a factor on this rank, in order; `slot` says on which device."""
     device = "" if slot is None else f", device=%{slot}.device"
     text, extent = f"torch.arange({call.sizes[factor]}{device})", call.sizes[factor]
     for axis, layout in call.cuts.get(factor, ()):

@@ -1,4 +1,4 @@
-"""How layers look in PyTorch of which a rank has a part: products, norms, convolutions, look-ups, losses."""
+"""Layers in PyTorch of which a rank has a part: products, norms, convolutions, look-ups, losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from meshwright.ir.sharding.layouts import Uneven
 
 
 def _loss(function: str, *names: str) -> Writer:
-    """A loss of two tensors; a mean of parts is their share in that of all."""
+    """A loss of two tensors; for a mean over parts, their share in the mean over all."""
 
     def write(call: LocalOp) -> str:
         given = {name: call.attrs[name] for name in names if name in call.attrs}
@@ -57,7 +57,7 @@ def _norm(function: str) -> Writer:
 
 
 def own_groups(call: LocalOp, groups: int) -> int:
-    """How many of so many groups a rank has."""
+    """The number of groups on a rank, of so many in all."""
     if any(isinstance(layout, Uneven) for _, layout in call.cuts.get("g", ())):
         raise refuse(call.op, "groups in unequal parts")
     return groups // call.parts.get("g", 1)

@@ -410,7 +410,7 @@ TEXT = MOVES + ROWS
 
 @lru_cache(maxsize=16)
 def _parts(whole: str) -> dict[str, tuple[str, frozenset[str]]]:
-    """Every function and class of a text, by name, and the names that it uses."""
+    """Every function and class of a text, by name, with the names that it uses."""
     found, lines = {}, whole.splitlines()
     for node in ast.parse(whole).body:
         text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
@@ -427,8 +427,8 @@ NAMES = frozenset(name for text in (TEXT, *EVERY_RING) for name in _parts(text))
 
 
 def used_by(names: Iterable[str], ring: str) -> Iterator[str]:
-    """The functions of these names, and all that they use, in the order in which they stand here; `ring` is the text of
-    those for attention in a ring."""
+    """The functions with these names, and all that they use, in the order of the text; `ring` is the text of those for
+    ring attention."""
     parts, wanted, left = _parts(TEXT) | _parts(ring), set[str](), list(names)
     while left:
         name = left.pop()

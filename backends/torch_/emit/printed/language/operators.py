@@ -1,4 +1,4 @@
-"""How every operator looks in PyTorch.
+"""Every operator in PyTorch.
 
 Expressions name what they read by position (`backends.printing`). Shapes are those of shards. The first dimension is
 never written out in a view: it is the batch, most often, and a script is for any.
@@ -37,7 +37,7 @@ def _method(text: str) -> Writer:
 
 
 def _infix(symbol: str) -> Writer:
-    """Two operands, or one and a number."""
+    """An infix operator of two operands, or of one and a number."""
 
     def write(call: LocalOp) -> str:
         if len(call.given) > 1:
@@ -59,7 +59,7 @@ def _scaled(symbol: str, function: str) -> Writer:
 
 
 def _pair(function: str, *, tensors: bool = False) -> Writer:
-    """A function of two operands, or one and a number; of which some take tensors only."""
+    """A function of two operands, or of one and a number, where some take tensors only."""
 
     def write(call: LocalOp) -> str:
         if len(call.given) > 1:
@@ -94,7 +94,7 @@ def _masked_fill(call: LocalOp) -> str:
 
 
 def _with(function: str, *names: str, **renamed: str) -> Writer:
-    """A function of all operands, with those attributes that are given."""
+    """A function of all operands, with the attributes that are given."""
 
     def write(call: LocalOp) -> str:
         wanted = {name: name for name in names} | renamed
@@ -148,7 +148,7 @@ def _joined(function: str) -> Writer:
 
 
 def _reduced(function: str, *names: str) -> Writer:
-    """A reduction over some dimensions or all."""
+    """A reduction over some or all dimensions."""
 
     def write(call: LocalOp) -> str:
         given = {name: call.attrs[name] for name in names if call.attrs.get(name) is not None}

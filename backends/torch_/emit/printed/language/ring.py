@@ -262,13 +262,13 @@ def kernel_of(device: str, precision: str, *, masked: bool) -> str:
 
 
 def rows_fit(kernel: str, rows: int) -> bool:
-    """Whether a kernel takes as many queries per rank."""
+    """Whether a kernel takes this number of queries per rank."""
     return kernel != "efficient" or rows % MULTIPLE == 0
 
 
 def ring(kernel: str, *, masked: bool, narrow: bool, zigzag: bool) -> str:
-    """Attention in a ring, by a kernel: whether the model makes masks for it, whether values are narrower than keys,
-    and whether tokens lie zigzag. Must: there are no masks beside that."""
+    """The functions of ring attention by a kernel: whether the model makes masks for it, whether values are narrower
+    than keys, and whether tokens lie in a zigzag. Must: there are no other masks."""
     text, calls, beside = RING, KERNELS[kernel], list[str]()
     if zigzag:
         text = _other(text, IN_ZIGZAG)
@@ -284,7 +284,7 @@ def ring(kernel: str, *, masked: bool, narrow: bool, zigzag: bool) -> str:
 
 
 def _other(text: str, changes: Mapping[str, str]) -> str:
-    """Must: all that is to be changed is there."""
+    """A text with one part replaced, which must be there."""
     for one, other in changes.items():
         assert one in text, one
         text = text.replace(one, other)
