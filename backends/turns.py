@@ -23,7 +23,7 @@ PART = re.compile(rf"^( *)for index in (.+) among {_COUNTED} of {_COUNTED}:$")
 
 
 def stacked(fold: Fold) -> tuple[tuple[Segment, ...], ...]:
-    """The segments of a model; where bodies of one list take turns, one for each of them, together."""
+    """The segments of a model, those of bodies that take turns in one list together."""
     found: list[tuple[Segment, ...]] = []
     for home, run in groupby(fold.segments, key=_home):
         several = list(run)
@@ -35,7 +35,7 @@ def stacked(fold: Fold) -> tuple[tuple[Segment, ...], ...]:
 
 
 def _home(segment: Segment) -> str | None:
-    """The list that blocks are in."""
+    """The list that holds these blocks."""
     return None if segment.glue else segment.paths[0].rpartition(".")[0]
 
 
@@ -54,7 +54,7 @@ def _by_body(several: list[Segment]) -> Iterator[Segment]:
 
 
 def counted(numbers: tuple[int, ...]) -> str:
-    """Numbers in a row, as a loop takes them."""
+    """Numbers in a row, in the form of a loop."""
     if not numbers:
         return "range(0)"
     first, last = numbers[0], numbers[-1]
@@ -67,7 +67,7 @@ def counted(numbers: tuple[int, ...]) -> str:
 
 
 def among(given: str, numbers: tuple[int, ...], every: tuple[int, ...]) -> str:
-    """Those of the given instances that have these numbers; `merged` knows it when it is all of them."""
+    """Those of the given instances that have these numbers; `merged` recognises all of them."""
     return f"{given} among {counted(numbers)} of {counted(every)}"
 
 
@@ -78,7 +78,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A loop over instances: `given` is what a stage has, nothing where there are no stages."""
+    """A loop over instances: `given` are those of a stage, empty where there are no stages."""
 
     indent: str
     given: str
@@ -94,7 +94,7 @@ class _Loop:
         return _Loop(found[1], "", _numbers(found[2]), (), inside) if found else None
 
     def says(self, other: _Loop) -> bool:
-        """Whether both say the same of other instances."""
+        """Whether two loops say the same of other instances."""
         return replace(self, numbers=()) == replace(other, numbers=())
 
     @property
@@ -122,7 +122,7 @@ def merged(lines: Iterable[str]) -> list[str]:
 
 
 def _loops(lines: list[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every line, loops over instances with what is in them."""
+    """Every line, loops over instances with their contents."""
     at = 0
     while at < len(lines):
         head, end = lines[at], at + 1

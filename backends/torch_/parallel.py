@@ -31,7 +31,7 @@ from meshwright.ir.sharding.shares import shares_along
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelized:
-    """This rank's part.
+    """This rank's part of a model.
 
     - `module` is what to call instead of the model; names of parameters stay. Make the optimizer of its parameters, or
       by `optimizer`, which a plan with its state on the host asks for.
@@ -47,8 +47,8 @@ class Parallelized:
     """How many a batch is cut into, over ranks and micro-batches."""
 
     def optimizer(self, make: Callable[[list[Any]], Any]) -> Any:
-        """An optimizer of the trained parameters, given what makes one: `lambda params: AdamW(params)`. Its state lies
-        where the plan has it."""
+        """An optimizer of the trained parameters, made by a function such as `lambda params: AdamW(params)`. Its state
+        lies where the plan has it."""
         if self.on_host:
             return self.script.make_optimizer(self.module, make)
         return make([parameter for parameter in self.module.parameters() if parameter.requires_grad])
@@ -72,7 +72,8 @@ class Parallelized:
         return self.script.train_step(self.module, optimizer, mine, self.mesh)
 
     def check(self, batch: dict[str, Any]) -> None:
-        """Must: as many sequences as all ranks and micro-batches divide; as many as planned, where stages expect it."""
+        """Check that a batch has as many sequences as all ranks and micro-batches divide, and as planned where stages
+        expect it."""
         rows, planned = {name: len(tensor) for name, tensor in batch.items()}, self.script.GLOBAL_BATCH
         for name, found in rows.items():
             if self.schedule is not None and found != planned:
@@ -84,7 +85,7 @@ class Parallelized:
 
 
 def parallelize(model: Any, subject: Subject, reference: str) -> Parallelized:
-    """This rank's part of a model under a plan of the model of this reference.
+    """This rank's part of a model under a plan for the model of this reference.
 
     Joins the other ranks, unless that is done already, and leaves them when the process ends. Raises
     `PlanOfAnotherModel` for a model with other parameters than the plan's.
@@ -110,8 +111,8 @@ def parallelize(model: Any, subject: Subject, reference: str) -> Parallelized:
 
 
 def _leave(ranks: ModuleType) -> None:
-    """Part from the other ranks, whose threads would be cut off where the process ends; a loop may have done so. Those
-    of gloo go on, and need Python to let go of their last tensors: it must not be ending by then (`GLOO_ENDS_S`)."""
+    """Leave the process group, whose threads would be cut off where the process ends; a loop may have done so. Those of
+    gloo go on, and need Python to let go of their last tensors: it must not be ending by then (`GLOO_ENDS_S`)."""
     if ranks.is_initialized():
         gloo = ranks.get_backend() == "gloo"
         ranks.destroy_process_group()
@@ -120,7 +121,7 @@ def _leave(ranks: ModuleType) -> None:
 
 
 def same_parameters(model: Any, fold: Fold, reference: str) -> None:
-    """Must: the parameters that the plan places; the cause of a refusal is the first that differs."""
+    """Check that a model has the parameters that the plan places; the cause of a refusal is the first that differs."""
     planned = {path: type_.shape for path, (param, type_) in parameters(fold).items() if not param.buffer}
     given = {path: tuple(one.shape) for path, one in model.named_parameters(remove_duplicate=False)}
     for path, shape in planned.items():

@@ -1,4 +1,4 @@
-"""Everything that a plan decides, and nothing that follows from it.
+"""Decisions: everything that a plan decides, and nothing that follows from it.
 
 | module | what it has |
 |---|---|

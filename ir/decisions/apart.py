@@ -1,4 +1,4 @@
-"""A plan with a body for every set of numbers: what is written down, since code says the numbers of its blocks.
+"""A plan with a separate body for every set of open numbers, as written code needs it.
 
 A fold has one body for blocks that differ in numbers alone, and a plan decides about all of them at once. `apart` gives
 every set of numbers a body of its own, and every body that came of it the plans of the old one. Nothing else changes:
@@ -18,7 +18,7 @@ from meshwright.ir.same import Same
 
 
 def apart(fold: Fold, decisions: Decisions) -> tuple[Fold, Decisions]:
-    """The same model and plan, in whose fold calls of one body have the same numbers."""
+    """The same model and plan, in a fold whose calls of one body have the same open numbers."""
     if not any(segment.numbers for segment in fold.segments):
         return fold, decisions
     made, names = _made(Same(fold))
@@ -33,7 +33,7 @@ def _made(fold: Same[Fold]) -> tuple[Fold, tuple[str, ...]]:
 
 
 def _bodies(fold: Fold) -> list[Body]:
-    """The body of every call; the first of those that came of one keeps its name."""
+    """The body of every call; the first body derived from one keeps its name."""
     made: dict[tuple[str, tuple[float, ...]], Body] = {}
     taken = set(fold.body)
     for call in fold.calls():
@@ -108,7 +108,7 @@ def _plans(called: Sequence[tuple[str, BodyPlan]]) -> Iterator[BodyPlan]:
 
 
 def _name(plan: BodyPlan, body: str, first: int) -> str:
-    """One plan may be for several bodies now, and for several numbers of first calls."""
+    """A name for a plan, which may be for several bodies now, and for several numbers of first calls."""
     if body == plan.body and first == plan.first:
         return plan.name
     own = plan.name if body == plan.body else f"{plan.name} for {body}"

@@ -55,7 +55,7 @@ from meshwright.ir.sharding.rewrite import facts_of
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where the copies of one parameter lie between uses.
+    """The placements of one parameter, its gradient and its optimizer state between uses.
 
     Compute needs the parameter in its compute state; over the axes that leave copies there, each of the three may be
     sharded further: the parameter (ZeRO-3, gathered before use), its gradient (ZeRO-2) and the optimizer's state
@@ -70,7 +70,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class BodyPlan:
-    """How one body runs on one kind of stage.
+    """The plan of one body on one kind of stage.
 
     - `strategies` names operators of the body's graph, each at most once. One that leaves all axes idle says nothing
       and is left out.
@@ -134,7 +134,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Decisions:
-    """A plan's choices.
+    """The choices of a plan.
 
     - Stages must cover every call of the fold once, in order.
     - Two stages share all of their ranks (and the mesh), or none.
@@ -286,7 +286,7 @@ def _verify_compute(
     body: Same[Graph],
     mesh: Mesh,
 ) -> None:
-    """The part of a plan that those share that differ in storage and recomputation."""
+    """Check the part of a plan that plans share which differ in storage and recomputation only."""
     graph, facts = body.of, facts_of(body.of)
     for name, strategy in strategies:
         if name not in facts:

@@ -97,7 +97,7 @@ class StageTable(Table):
 
 
 class PlacementsTable(Table):
-    """How one body runs."""
+    """The plan of one body."""
 
     body: Text
     regather: bool
@@ -107,7 +107,7 @@ class PlacementsTable(Table):
 
 
 class StorageTable(Table):
-    """Where the copies of one parameter lie."""
+    """The storage of one parameter."""
 
     params: Annotated[Placement, Parsed(Placement.parse)]
     grads: Annotated[Placement, Parsed(Placement.parse)]
@@ -115,7 +115,7 @@ class StorageTable(Table):
 
 
 class ScheduleTable(Table):
-    """The order of work."""
+    """The schedule."""
 
     name: Annotated[str, OneOf((*SCHEDULES, CUSTOM))]
     microbatches: Annotated[Count, Most(GLOBAL_BATCH)]
@@ -123,7 +123,7 @@ class ScheduleTable(Table):
 
 
 class DecisionsTable(Table):
-    """The keys of `plan.json` that decisions are made of; the others say what they are for, and what they cost."""
+    """The keys of `plan.json` that make up decisions; the others say what they are for, and what they cost."""
 
     format_version: Count
     target: Text
@@ -156,7 +156,7 @@ def decisions_from_json(data: object, place: str = "plan") -> Decisions:
 
 
 def check_version(data: object, place: str) -> None:
-    """Must: the version that this release reads, which says what all other keys mean."""
+    """Check the version, which says what all other keys mean."""
     version = data.get("format_version") if isinstance(data, dict) else None
     if type(version) is int and version != FORMAT_VERSION:
         raise PlanVersion(
@@ -167,7 +167,7 @@ def check_version(data: object, place: str) -> None:
 
 
 def decisions_of(table: DecisionsTable, place: str) -> Decisions:
-    """The decisions of a table."""
+    """The decisions of a checked table."""
     if len(table.ranks) != len(table.stages):
         raise PlanValue(
             place=f"{place}: ranks",
@@ -193,7 +193,7 @@ def decisions_of(table: DecisionsTable, place: str) -> Decisions:
 
 
 def key_of(place: str) -> str:
-    """The key of a place that decisions are refused at."""
+    """The key of the place at which decisions are refused."""
     kind, _, rest = place.partition(" ")
     name, comma, inside = rest.partition(", ")
     keys = {"stage": f"stages[{name}]", "plan": f"placements.{name}", "plans": "placements"}
@@ -215,7 +215,7 @@ def _plan(name: str, one: PlacementsTable, table: DecisionsTable) -> BodyPlan:
 
 
 def _only(given: Iterable[str], known: Iterable[str], place: str) -> None:
-    """Must: plans that there are."""
+    """Check that plans exist."""
     for name in given:
         if name not in known:
             near = nearest(name, known)

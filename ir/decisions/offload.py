@@ -1,4 +1,4 @@
-"""Offload: what waits in the memory of the host, and what it does to body programs.
+"""Offload: activations or optimizer state that wait in the host's memory, and what that does to body programs.
 
     optimizer        the optimizer's state (master copies and moments) lies in the host's memory, and the host makes the
                      step: once a step, every rank's shard of the reduced gradient goes down, and the updated parameter
@@ -31,7 +31,7 @@ KINDS = ("optimizer", "activations")
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What waits in the host's memory.
+    """The activations or optimizer state that wait in the host's memory.
 
     - `blocks` counts the first blocks of every stage whose activations do; 0: all of them. It must not be negative, and
       must be 0 where no activations wait.
@@ -55,7 +55,7 @@ class Offload:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """One for each kind; `of` reads them."""
+        """The word of each kind; `of` reads them."""
         return tuple(f"{kind}:{self.blocks}" if kind == "activations" and self.blocks else kind for kind in self.kinds)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Offload:
 
     @staticmethod
     def of(words: Iterable[str]) -> Offload:
-        """Of words such as `activations:4`."""
+        """Offload from words such as `activations:4`."""
         found = Offload()
         for word in words:
             kind, colon, number = word.partition(":")
@@ -93,7 +93,7 @@ NOTHING = Offload()
 
 
 def waiting_calls(offload: Offload, fold: Fold, calls: Sequence[Call]) -> list[bool]:
-    """For the calls of one stage, whether what they keep waits on the host."""
+    """Whether the activations of each call of one stage wait on the host."""
     found, blocks = [], 0
     for call in calls:
         block = offload.activations and not fold.segments[call.segment].glue
@@ -104,8 +104,8 @@ def waiting_calls(offload: Offload, fold: Fold, calls: Sequence[Call]) -> list[b
 
 @lru_cache(maxsize=1024)
 def offloaded(body: Same[BodyProgram], name: str, activations: bool, optimizer: bool) -> BodyProgram:
-    """A body program with what it keeps, or its optimizer, on the host, under a name; the same object every time. Its
-    lists stay those of the other; so does what is kept where none of it waits."""
+    """A body program with its activations, or its optimizer, on the host, under a name; the same object every time.
+    Statements stay those of the original; so do the saved values where none of them waits."""
     made = body.of
     ends_in_loss = any(made.locals[output].type.shape == () for output in made.outputs)
     waits = activations and not ends_in_loss
@@ -119,12 +119,12 @@ def offloaded(body: Same[BodyProgram], name: str, activations: bool, optimizer: 
 
 @lru_cache(maxsize=1024)
 def _waiting(kept: Same[tuple[Kept, ...]], here: frozenset[str]) -> tuple[Kept, ...]:
-    """What is kept, on the host but for what stays here; one object for all body programs that keep the same."""
+    """The saved values, on the host where they may; one object for all body programs that save the same."""
     return tuple(replace(one, host=one.name not in here) for one in kept.of)
 
 
 def _stays(body: BodyProgram) -> frozenset[str]:
-    """What is kept and stays: parameters as operators read them, and inputs without gradient."""
+    """Saved values that stay on the device: parameters as operators read them, and inputs without gradient."""
     found = {name for slot in body.params for name in (slot.value, slot.stored)}
     found |= {s.result for s in body.forward if isinstance(s, Move) and s.reason == "parameter"}
     return frozenset(found | {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None})

@@ -1,4 +1,4 @@
-"""A plan for a big model and many ranks, as one for the small twin of both: the structure stays, sizes shrink.
+"""Projection of a plan to the small twin of its model and ranks: the structure stays, sizes shrink.
 
     Decisions of the model, fold of the model, fold of its twin -> Decisions of the twin
 
@@ -40,7 +40,7 @@ SAME = "define twin() beside the factory, with the structure of the model it sta
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What becomes of the sizes of a plan: a mesh for every group of ranks in the pipeline, micro-batches.
+    """The sizes of a twin: a mesh for every group of ranks in the pipeline, and the micro-batches.
 
     - `stands_for` has an index for every stage of the twin: the stage of the plan that it begins with.
     """
@@ -58,13 +58,13 @@ class Sizes:
         return sum(mesh.size for mesh in self.meshes)
 
     def axis(self, name: str) -> int:
-        """The ranks along an axis, where it has most."""
+        """The ranks along an axis, on the mesh where it has most."""
         return max((mesh.axis(name).size for mesh in self.meshes if name in mesh.names), default=1)
 
 
 def sizes_of(decisions: Decisions, most: int, enough: int) -> Sizes:
-    """The sizes of the twin: as few ranks as keep every degree at two or more, then more where it was larger, up to
-    `enough`; what makes more than `most` in all is given up, outer axes first."""
+    """The sizes of the twin: as few ranks as keep every degree at two or more, then more where a degree was larger, up
+    to `enough`; degrees that make more than `most` ranks in all are given up, outer axes first."""
     stages, groups = decisions.stages, len(decisions.groups)
     if len({stage.mesh for stage in stages}) > 1:
         return _unlike(decisions, most)
@@ -78,7 +78,7 @@ def sizes_of(decisions: Decisions, most: int, enough: int) -> Sizes:
 
 
 def _unlike(decisions: Decisions, most: int) -> Sizes:
-    """Of stages with meshes of their own: the first and the last, and those between as far as there is room."""
+    """Stages to keep where meshes differ: the first and the last, and those between as far as there is room."""
     stages = decisions.stages
     begins = [at for at, stage in enumerate(stages) if not at or stage.mesh != stages[at - 1].mesh]
     meshes = [_small(stages[at].mesh, most // 2) for at in begins]
@@ -101,7 +101,7 @@ def _mesh(axes: Mapping[str, int]) -> Mesh:
 
 
 def _grown(small: Mesh, mesh: Mesh, room: int) -> Mesh | None:
-    """One axis doubled: the one that has shrunk most."""
+    """The sizes with one axis doubled: the one that has shrunk most."""
     axes = {axis.name: axis.size for axis in small.axes}
     if small.size * 2 > room:
         return None
@@ -176,7 +176,7 @@ def _shown(fold: Fold) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The twin's names of what a body has; operators that it lacks are left out."""
+    """The twin's names for parts of a body; operators that it lacks are left out."""
 
     values: Mapping[str, str]
     ops: Mapping[str, str]
@@ -266,7 +266,7 @@ def _plan(plan: BodyPlan, names: _Names) -> BodyPlan:
 
 
 def _padded_anew(plan: BodyPlan, graph: Graph, mesh: Mesh) -> BodyPlan:
-    """The plan, with storage that is padded for the model's sizes cut for the twin's."""
+    """The plan with padded storage cut anew for the twin's sizes."""
     shapes = {param.path: graph.types[param.value].shape for param in graph.params}
 
     def cut(placement: Placement, path: str) -> Placement:
@@ -314,7 +314,8 @@ def _stages(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes) -> Itera
 
 
 def _folded(decisions: Decisions) -> bool:
-    """Whether the first ranks hold the last stages too, under a schedule that stays, or one that ZB-V can stand for."""
+    """Whether the first ranks also hold the last stages, under a schedule that stays, or one that ZB-V can stand
+    for."""
     stages, groups, schedule = decisions.stages, decisions.groups, decisions.schedule
     both = len(stages) == 2 * len(groups) and stages[-1].ranks == groups[0]
     return both and (not schedule.actions or any("W" in action for one in schedule.actions for action in one))
@@ -331,7 +332,7 @@ def _plans(decisions: Decisions, first: int, last: int) -> Iterator[str]:
 
 
 def _there(call: int, fold: Fold, twin: Fold) -> int:
-    """The call of the twin that stands where this one does in the model."""
+    """The twin's call in the place of this one."""
     before = there = 0
     for run, other in zip(_runs(fold), _runs(twin), strict=True):
         mine, its = (sum(segment.calls for segment in one) for one in (run, other))

@@ -63,11 +63,11 @@ class Scanner:
         self.skip_lines()
 
     def look(self, pattern: str) -> re.Match[str] | None:
-        """What comes next on this line, if it is of this pattern."""
+        """Whether something of this pattern comes next on this line."""
         return re.compile(pattern, re.ASCII).match(self.text, self._next())
 
     def _next(self) -> int:
-        """Where the next thing on this line begins."""
+        """The place where the next thing on this line begins."""
         at = self.at
         while self.text[at : at + 1] in (" ", "\t"):
             at += 1
@@ -102,7 +102,7 @@ class Scanner:
         return PlanSyntax(place=f"line {line}, column {column}", cause=cause, fix=fix)
 
     def parsed(self, parse: Callable[[str], T], pattern: str, wanted: str) -> T:
-        """A part with a reader of its own; its refusals get our place."""
+        """Read a part that has a reader of its own; its refusals get our place."""
         start = self.at
         text = self.take(pattern, wanted)
         try:
@@ -167,7 +167,7 @@ class Scanner:
         return items
 
     def ranges(self) -> tuple[int, ...]:
-        """What `ranges_text` writes; nothing for no numbers."""
+        """Read what `ranges_text` writes; nothing for no numbers."""
         if not self.look("[0-9]"):
             return ()
         return tuple(number for run in self.listed(self._range) for number in run)

@@ -1,4 +1,4 @@
-"""What ranks with copies of a parameter share out: ZeRO as data.
+"""ZeRO as data: the tensors of a parameter that ranks with copies of it share out.
 
     zero=1   the optimizer's states                      Rajbhandari et al. 2020, P_os
     zero=2   gradients too                               P_os+g
@@ -24,7 +24,7 @@ class Sharding:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is cut, as targets name it."""
+        """The tensors that are cut, as targets name them."""
         return tuple(field.name for field in fields(self) if getattr(self, field.name))
 
     @property
@@ -43,10 +43,10 @@ ZERO: Mapping[int, Sharding] = {
 
 
 def level_of(cut: Sharding) -> int:
-    """The first level that cuts at least this."""
+    """The lowest ZeRO level that cuts at least this."""
     return next(level for level, one in ZERO.items() if set(cut.kinds) <= set(one.kinds))
 
 
 def levels(known: Collection[str]) -> tuple[int, ...]:
-    """The levels of which a target can cut everything."""
+    """The ZeRO levels of which a target can cut everything."""
     return tuple(level for level, one in ZERO.items() if set(one.kinds) <= set(known))

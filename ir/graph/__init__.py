@@ -1,4 +1,4 @@
-"""What a model computes, as plain data: framework-free, with every tensor by name.
+"""Graphs: the computation of a model as plain data, framework-free, with every tensor by name.
 
 | module | what it has |
 |---|---|

@@ -1,4 +1,4 @@
-"""How the constants of a model are made: each as a few lines of torch code.
+"""Constants of a model, each as a few lines of torch code that make it.
 
 A graph's `constant` operators have a law, a digest of the expression that makes them. Code that is written for a graph
 needs the expression itself: position indices, rotary tables and masks are no parameters, and nobody else has them. A
@@ -49,11 +49,12 @@ class Held:
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The user's name for the tensor."""
         return self.path.rpartition(".")[2]
 
     def read(self, holder: str) -> str:
-        """An expression for it, given one for the block, or for the model if the path is not relative."""
+        """An expression that reads the tensor, given one for the block, or for the model if the path is not
+        relative."""
         if self.buffer:
             return f"{holder}.get_buffer({literal(self.path)})"
         around, _, name = self.path.rpartition(".")
@@ -63,7 +64,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """Values that no expression makes, too many to be written out: what a file beside the code holds."""
+    """Values that no expression makes, too many to be written out: a file beside the code holds them."""
 
     name: str
     values: NDArray[Any]
@@ -71,7 +72,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """A constant as lines of code, of which the last makes it.
+    """A constant as lines of code; the last line makes it.
 
     - A line is (name, expression), and reads names of earlier lines only. Names are unique, and are no words that
       scripts use for something else.
@@ -96,8 +97,8 @@ class Constant:
         data: Callable[[Data], str] = lambda data: data.name,
         taken: Collection[str] = (),
     ) -> tuple[tuple[str, str], ...]:
-        """The lines as Python has them: expressions for the device, for what the model holds and for arrays of NumPy
-        stand in them, and no name is one that is taken."""
+        """The lines in Python, with expressions for the device, for the model's tensors and for NumPy arrays, and with
+        no name that is taken."""
         names: dict[str, str] = {}
         for name, _ in self.lines:
             fresh, number = name, 2
@@ -117,14 +118,14 @@ class Constant:
 
     @property
     def text(self) -> str:
-        """The lines, to be read by people: tensors that the model has under their paths."""
+        """The lines as people read them: tensors of the model stand under their paths."""
         lines = self.code(device="device", held=lambda one: one.read("block" if one.relative else "model"))
         return "\n".join(f"{name} = {expression}" for name, expression in lines)
 
 
 def resized(few: Constant, more: Constant | None, rows: int, batch: int) -> Constant:
-    """The constant with lines for this batch, given those of `rows` and of twice as many sequences: a number that
-    doubles is so many times the batch. If they differ in anything else, there is a problem."""
+    """The constant at this batch, from its lines at `rows` and at twice as many sequences: a number that doubles is
+    proportional to the batch. Any other difference is refused."""
     why = f"at another batch than {rows}, it is made of something else"
     other = replace(few, lines=(), held=(), data=(), problem=few.problem or why)
     if more is None or few.problem or more.problem or few.held != more.held or few.data or more.data:
@@ -140,8 +141,8 @@ Sized = TypeVar("Sized", bound="Attr")
 
 
 def proportional(one: Sized, twice: Sized, rows: int, batch: int) -> Sized:
-    """What holds sizes, for this batch, given what it is for `rows` and for twice as many sequences: a number that
-    doubles, in texts and tuples too, is so many times the batch. Raises `ValueError` where they differ otherwise."""
+    """A value with sizes in it at this batch, from the one at `rows` and at twice as many sequences: a number that
+    doubles, in texts and tuples too, is proportional to the batch. Raises `ValueError` where they differ otherwise."""
     here: Any = one
     there: Any = twice
     if type(here) is not type(there):
@@ -165,7 +166,7 @@ def _resized(one: int, twice: int, rows: int, batch: int) -> int:
 
 
 def _rewritten(one: str, twice: str, rows: int, batch: int) -> Iterator[str]:
-    """A text for another batch, part by part."""
+    """A text at another batch, part by part."""
     for at, (part, other) in enumerate(zip(_NUMBER.split(one), _NUMBER.split(twice), strict=True)):
         if at % 2:
             yield str(proportional(int(part), int(other), rows, batch))
@@ -176,5 +177,5 @@ def _rewritten(one: str, twice: str, rows: int, batch: int) -> Iterator[str]:
 
 
 def batched(constants: Mapping[str, Constant], laws: Collection[str]) -> dict[str, Constant]:
-    """The constants, those of these laws marked as ones that grow with the batch."""
+    """The constants, with those of these laws marked as growing with the batch."""
     return {law: replace(one, batched=law in laws) for law, one in constants.items()}

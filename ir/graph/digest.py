@@ -1,4 +1,4 @@
-"""The digest of a model: what a saved plan recognises it by.
+"""The digest of a model, by which a saved plan recognises it.
 
 It covers what a plan refers to and nothing that another version of a framework would trace otherwise: the names,
 shapes, dtypes and tying of parameters and buffers, which blocks the model is folded into, and its configuration.

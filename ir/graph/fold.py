@@ -119,7 +119,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One running of a body, as `Fold.calls` writes it out."""
+    """One run of a body, as `Fold.calls` lists it."""
 
     segment: int
     position: int
@@ -134,7 +134,7 @@ class Call:
 
     @property
     def graph(self) -> Graph:
-        """The graph of its body, with its own numbers."""
+        """The graph of the call's body, with the call's own numbers."""
         return self.body.graph if self.numbers is None else with_numbers(self.body.graph, self.numbers)
 
 
@@ -206,7 +206,7 @@ class Fold:
 
     @cached_property
     def tied(self) -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
-        """Trained parameters that several calls hold: the name, and of every holder the number of the call and the
+        """Trained parameters that several calls hold: the name, and for every holder the number of the call and the
         parameter's path in it."""
         holders: dict[str, list[tuple[int, str]]] = {}
         for number, call in enumerate(self.calls()):
@@ -216,7 +216,7 @@ class Fold:
         return tuple((name, tuple(held)) for name, held in holders.items() if len(held) > 1)
 
     def count(self, body: str) -> int:
-        """How often a body runs."""
+        """The number of runs of a body."""
         return sum(segment.period.count(body) * segment.repeats for segment in self.segments)
 
     def _check_wires(self) -> None:
@@ -273,7 +273,7 @@ class Fold:
 
 
 def unused(name: str, taken: Container[str]) -> str:
-    """A name for a body that no other one has: this one, or with a number behind it."""
+    """This name, or the same with a number behind it if another body has it."""
     fresh, number = name, 1
     while fresh in taken:
         number += 1
@@ -287,8 +287,8 @@ def joined(path: str, name: str) -> str:
 
 
 def shortened(fold: Fold, repeats: int) -> Fold:
-    """The same fold with at most this many repeats of every segment: the first ones. With two, every wire is still
-    used, so what holds for the unfolded short fold whatever its numbers holds for the long one, whatever its depth."""
+    """The fold with at most this many repeats of every segment, the first ones. With two, every wire is still used, so
+    that facts about the unfolded short fold that do not depend on its numbers hold for the long one at any depth."""
 
     def first(segment: Segment) -> Segment:
         calls = repeats * len(segment.period)
@@ -304,7 +304,8 @@ MOST_SHORT = 16
 
 @lru_cache(maxsize=MOST_SHORT)
 def short_of(fold: Same[Fold]) -> Fold:
-    """The fold with its segments repeated `SHORT` times at most, made once: what holds of all depths is read off it."""
+    """The fold with its segments repeated `SHORT` times at most, made once: facts that hold at all depths are read off
+    it."""
     return shortened(fold.of, SHORT)
 
 
@@ -328,14 +329,14 @@ def unfold(fold: Fold) -> Graph:
 
 
 def unfolded(fold: Fold) -> Unfolded:
-    """As `unfold`, with the way back."""
+    """The unfolded graph, with the way back."""
     builder = _Unfolding(fold)
     names = tuple(builder.run(call) for call in fold.calls())
     return Unfolded(builder.graph(), names)
 
 
 class _Unfolding:
-    """Writes out calls one after another; value names get the call's number as prefix."""
+    """The unfolding of calls, one after another; value names get the call's number as prefix."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -355,7 +356,7 @@ class _Unfolding:
         return self.results[source.segment, source.position][source.output]
 
     def run(self, call: Call) -> dict[str, str]:
-        """Write out one call; returns what its values are now called."""
+        """Write out one call; returns the new names of its values."""
         graph = call.graph
         names = {item.value: self.resolve(source) for item, source in zip(graph.inputs, call.sources, strict=True)}
         for param in graph.params:
@@ -385,7 +386,7 @@ class _Unfolding:
         return names
 
     def param(self, call: Call, param: Param, type_: Type) -> str:
-        """One value per parameter, however many bodies read it (tied embeddings)."""
+        """The value of a parameter, one for all bodies that read it (tied embeddings)."""
         paths = tuple(joined(call.path, path) for path in param.paths)
         if paths[0] not in self.params:
             self.params[paths[0]] = Param(f"p.{paths[0]}", paths, param.requires_grad, param.buffer)

@@ -1,4 +1,4 @@
-"""Graphs: what a model computes, as plain data.
+"""Graphs: the computation of a model, as plain data.
 
 A graph is functional and in single-assignment form. Values have a shape and a dtype; operators have a *kind* from our
 own small vocabulary (`meshwright.ir.rules` knows what each kind means), operands, results and attributes. What
@@ -54,7 +54,7 @@ Attr = Scalar | tuple["Attr", ...]
 
 
 def as_integers(value: Attr) -> tuple[int, ...] | None:
-    """An attribute that is a tuple of integers, of whatever library, as Python's; None if it is none."""
+    """An attribute as a tuple of Python integers, whatever library its integers are from; None if it is not one."""
     if not isinstance(value, tuple) or not all(isinstance(item, SupportsIndex) for item in value):
         return None
     return tuple(operator.index(item) for item in value if isinstance(item, SupportsIndex))
@@ -143,7 +143,7 @@ class Op:
 
     @property
     def name(self) -> str:
-        """An operator is named after its first result."""
+        """The name of an operator: that of its first result."""
         return self.results[0]
 
     def attr(self, key: str, default: Attr = None) -> Attr:
@@ -151,7 +151,7 @@ class Op:
 
     @property
     def draws(self) -> bool:
-        """Whether it draws numbers: dropout, in attention too, or noise."""
+        """Whether the operator draws random numbers: dropout, in attention too, or noise."""
         dropped = self.attr("p") if self.kind == "dropout" else self.attr("dropout")
         return bool(dropped or self.attr("random"))
 
@@ -289,13 +289,14 @@ class Graph:
 
 
 def owners_in(graph: Graph, param: Param) -> tuple[str, ...]:
-    """Of the modules that hold a parameter with several names, those that read it in a body; the first one, if none."""
+    """Modules that read a parameter with several names in a body, of those that hold it; the first holder, if none
+    does."""
     readers = {graph.ops[index].module for index, _ in graph.readers.get(param.value, ())}
     around = tuple(dict.fromkeys(path.rpartition(".")[0] for path in param.paths))
     return tuple(path for path in around if path in readers) or around[:1]
 
 
 def name_in(graph: Graph, param: Param) -> str:
-    """Of the names of a parameter that under which a body reads it."""
+    """The name under which a body reads a parameter."""
     owner = owners_in(graph, param)[0]
     return next((path for path in param.paths if path.rpartition(".")[0] == owner), param.path)

@@ -1,4 +1,4 @@
-"""A call of the framework's operator by name, as attributes: all that it takes to run it again, or to write it down.
+"""Calls of framework operators by name, as attributes from which the call can be run again, or written down.
 
 An operator that has no kind of its own here keeps three attributes:
 
@@ -38,7 +38,8 @@ def plain(value: bool | int | float | None) -> Attr:
 
 
 def filled(argument: Attr, leaf: Callable[[str, Attr], T], many: Callable[[list[T]], T]) -> T:
-    """An argument made again: `leaf` makes what is no list, of what it is and what it holds; `many` makes lists."""
+    """An argument made again from its recorded form: `leaf` makes anything but lists, from its kind and content; `many`
+    makes lists."""
     if not isinstance(argument, tuple):
         return leaf(PLAIN, argument)
     what, held = str(argument[0]), argument[1:]
@@ -48,14 +49,15 @@ def filled(argument: Attr, leaf: Callable[[str, Attr], T], many: Callable[[list[
 
 
 def arguments(call: Attr) -> Iterator[tuple[str, Attr]]:
-    """The arguments of attribute `call` by name, "" for those by position."""
+    """The arguments in the attribute `call` by name, "" for those by position."""
     for pair in call if isinstance(call, tuple) else ():
         if isinstance(pair, tuple) and len(pair) == 2:
             yield str(pair[0]), pair[1]
 
 
 def written(target: str, overload: str, call: Attr, operands: Sequence[str], device: str = '"cpu"') -> str:
-    """The call as an expression of Python over these expressions of its operands. What it would overwrite is copied."""
+    """The call as a Python expression over expressions of its operands. An operand that it would overwrite is
+    copied."""
 
     def leaf(what: str, held: Attr) -> str:
         if what == TENSOR and isinstance(held, int):

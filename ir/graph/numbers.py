@@ -1,4 +1,4 @@
-"""The numbers in which blocks may differ that are one body: a scale by depth, a rate of dropping.
+"""Open numbers: those in which blocks of one body may differ, such as a scale by depth, or a rate of dropping.
 
 A number is *open* if the operator's rule would be the same with another one: nothing that is planned or priced follows
 from it. Blocks that differ in open numbers alone are calls of one body (`meshwright.ir.graph.fold`), whose graph has
@@ -29,7 +29,7 @@ def with_numbers(graph: Graph, numbers: Sequence[float]) -> Graph:
 
 
 def without_numbers(graph: Graph) -> Graph:
-    """What a graph is when numbers are left open."""
+    """The graph with its open numbers left out, as a key."""
     return _with(graph, iter([ANOTHER] * len(numbers_of(graph))))
 
 

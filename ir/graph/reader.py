@@ -121,7 +121,7 @@ class _Reader:
         return self.tokens[self.at - 1].text
 
     def accept(self, *texts: str) -> bool:
-        """Take these words or marks if they come next. Tokens of other kinds never have their text."""
+        """Take these words or marks if they come next. Tokens of other kinds never have the same text."""
         ahead = self.tokens[self.at : self.at + len(texts)]
         found = tuple(token.text for token in ahead) == texts
         self.at += len(texts) if found else 0
@@ -154,7 +154,7 @@ class _Reader:
         return self.unquoted(self.take("string", wanted))
 
     def unquoted(self, text: str) -> str:
-        """The name in a token just taken."""
+        """The name in the token that was just taken."""
         if not text.startswith('"'):
             return text
         try:
@@ -206,7 +206,7 @@ class _Reader:
         return parts.graph()
 
     def statement(self, parts: _Parts) -> bool:
-        """Read one statement, or say that none follows."""
+        """Read one statement; None if no statement follows."""
         if self.next.kind == "value":
             self.op(parts)
         elif self.accept("input"):
@@ -338,7 +338,7 @@ class _Reader:
         return Segment(tuple(period), paths, entry, tuple(self.wires()), glue, self.numbers())
 
     def numbers(self) -> tuple[tuple[float, ...], ...]:
-        """Those of every call, if they are told."""
+        """Read the open numbers of every call, if they are given."""
         if not self.accept("numbers"):
             return ()
         found = self.listed(self.call_numbers)
@@ -385,7 +385,7 @@ class _Reader:
 
 
 class _Parts:
-    """The pieces of a graph while it is read."""
+    """The parts of a graph while it is read."""
 
     def __init__(self) -> None:
         self.types: dict[str, Type] = {}

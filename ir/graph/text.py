@@ -1,4 +1,4 @@
-"""The text forms of graphs and folds: what `--dump-after` writes, what tests compare, what a person reads.
+"""Text forms of graphs and folds, for `--dump-after`, tests and readers.
 
 Writing and reading are inverse: ``parse_graph(graph_text(graph)) == graph``, and the same for folds. One operator is
 one line, in running order, so that a diff of two dumps shows which operators differ. The grammar, with one statement a
@@ -58,7 +58,7 @@ def graph_text(graph: Graph) -> str:
 
 
 def fold_text(fold: Fold) -> str:
-    """The text form of a fold: its bodies, then how they are repeated and wired."""
+    """The text form of a fold: its bodies, then their repetition and wiring."""
     lines = ["fold", *(f"  {_input_line(item, type_)}" for item, type_ in fold.inputs)]
     for body in fold.bodies:
         class_ = f"  class {_string(body.module_class)}" if body.module_class else ""
@@ -126,7 +126,7 @@ def _segment_lines(index: int, segment: Segment) -> Iterator[str]:
 
 
 def _paths(paths: Sequence[str]) -> Iterator[str]:
-    """Paths that count up are written as a range."""
+    """Paths as text, with those that count up as a range."""
     start = 0
     while start < len(paths):
         stem, first = _numbered(paths[start])

@@ -36,7 +36,7 @@ Shards = list[Tensor]
 
 @dataclass(frozen=True, slots=True)
 class LocalCall:
-    """What a local kernel is told.
+    """The arguments of a local kernel.
 
     `operands` are local shards and `results` the local result types; `attrs` are those of the whole operator. For
     kernels that depend on where they are (vocabulary offsets, causal masks), `spans` gives the global index ranges
@@ -52,7 +52,7 @@ class LocalCall:
 
 
 class Kernels(Protocol):
-    """What the interpreter asks of a tensor library."""
+    """The tensor library of the interpreter."""
 
     def run(self, call: LocalCall) -> tuple[Tensor, ...]:
         """The operator on local shards."""

@@ -1,4 +1,4 @@
-"""The names people give to parallelism, as one table.
+"""Names of parallelism, as people use them, in one table.
 
 Inside Meshwright there are only axes and factors. People say "TP 8, CP 2, ZeRO-1". This table is the dictionary between
 the two, used in both directions: a *degree* lists the loops that a mesh axis of this name splits, in order of
@@ -58,7 +58,7 @@ __all__ = [
 
 
 def template(fold: Fold, degrees: Degrees, target: str = "any", pins: Pinned = NOTHING_PINNED) -> Decisions:
-    """The plan that a person means by these degrees, and by what is asked of single operators."""
+    """The plan that degrees stand for, changed by what is asked of single operators."""
     key, of_body, first = Same(fold), degrees.of_body(), degrees.first_layers
     usual = replace(of_body, recompute="none") if first else of_body
     plans = tuple(planned(key, body.name, usual, pins) for body in fold.bodies)

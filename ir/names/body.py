@@ -1,4 +1,4 @@
-"""One body as a person would plan it: what every mesh axis does in every operator, by the table of names.
+"""The plan of one body by named degrees: the use of every mesh axis in every operator, by the table of names.
 
 Operator by operator, an axis splits the first of its preferred loops that can be split there, and is idle where there
 is none. A product that is cut into sections afterwards (fused q|k|v, gate|up) is split as its sections are, each by
@@ -47,8 +47,8 @@ Computed = tuple[Mapping[str, Strategy], Mapping[str, State]]
 def computed(
     graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees, pins: Mapping[str, Allowed] | None = None
 ) -> Computed:
-    """What every axis does in every operator of a body, by the table and by pins, and how values enter and leave.
-    Raises `ModulePinUnmet`."""
+    """The use of every axis in every operator of a body, by the table and by pins, and the states of values that enter
+    and leave. Raises `ModulePinUnmet`."""
     planning = _Planning(graph, found, mesh, degrees, pins or {})
     chosen = {op.name: planning.strategy(op) for op in graph.ops}
     _follow_readers(graph, planning, chosen)
@@ -68,7 +68,7 @@ def with_storage(
     degrees: Degrees,
     pins: Mapping[str, Allowed] | None = None,
 ) -> BodyPlan:
-    """The rest of a plan: what is stored where, and what is computed again."""
+    """A plan completed by storage and recomputation."""
     (chosen, states), first = computed, degrees.first_layers
     again = recomputed(body.graph, found, "full" if first else degrees.recompute)
     return BodyPlan(
@@ -103,8 +103,8 @@ def _fused(graph: Graph, rules: Mapping[str, Rule], found: Loops) -> Mapping[str
 
 
 class _Planning:
-    """Goes through a body in running order. Slots of experts are laid out as the tokens are that fill them, so what
-    the latest dispatch made of them is remembered."""
+    """The planning of a body in running order. Slots of experts are laid out like the tokens that fill them, so the
+    layout of the latest dispatch is remembered."""
 
     def __init__(self, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees, pins: Mapping[str, Allowed]) -> None:
         self.graph, self.found, self.mesh, self.degrees = graph, found, mesh, degrees
@@ -216,19 +216,19 @@ class _Planning:
         yield Split((factor,), layout if outer == 1 else Nested(outer, layout))
 
     def remember(self, op: Op, strategy: Strategy) -> None:
-        """How a dispatch leaves the slots on every axis."""
+        """Note the layout of slots that a dispatch makes on every axis."""
         applied = apply(self.rules[op.name], self.graph.operand_types(op), strategy, self.mesh)
         for dim, shards in enumerate(applied.results[0].dims):
             if any(stem(name) == "slots" for name in self.found.dims[op.results[0]][dim]):
                 self.slots = {shard.axis: shard.layout for shard in shards}
 
     def exchanged_last(self, strategy: Strategy) -> Strategy:
-        """Heads that Ulysses takes from other tokens are a part of those that the rank has of its own."""
+        """The strategy with the heads that Ulysses takes from other tokens as a part of the rank's own heads."""
         exchanged = [pair for pair in strategy.choices if pair[1] == Split(("hk",)) and self.outside[pair[0]] == "cp"]
         return Strategy((*(pair for pair in strategy.choices if pair not in exchanged), *exchanged))
 
     def nearest_first(self, op: Op, strategy: Strategy) -> Strategy:
-        """Several axes on experts stand minor to major there, in the order in which they leave the slots."""
+        """The strategy with axes on experts minor to major, in the order in which they leave the slots."""
         factors = self.found.factors[op.name]
         nearest = [
             pair
@@ -250,8 +250,8 @@ class _Planning:
         return True
 
     def divides(self, op: Op, so_far: Strategy, axis: str, choice: Choice) -> bool | None:
-        """Whether the axis divides what earlier ones left of a factor, and every dimension that runs over it alone (its
-        extent may be another); None if sections or slots are in play, or a zigzag under another loop."""
+        """Whether the axis divides the rest of a factor, and every dimension that runs over it alone (its extent may be
+        another); None if sections or slots are involved, or a zigzag under another loop."""
         rule = self.rules[op.name]
         if rule.sections or rule.slots or not all(map(_is_plain, (choice, *(made for _, made in so_far.choices)))):
             return None
@@ -270,7 +270,7 @@ class _Planning:
         return factor.size % prod(parts for parts, _ in cuts) == 0 and all(_cuts(extent, cuts) for extent in extents)
 
     def state(self, value: str) -> State:
-        """Where a value that enters or leaves a body lies: cut over the first preferred loop that it has."""
+        """The placement of a value that enters or leaves a body: cut over the first preferred loop that it has."""
         shape = self.graph.types[value].shape
         if self.is_table(value):
             return State.replicated(len(shape))
@@ -294,21 +294,22 @@ class _Planning:
         return tuple(axis for axis in self.mesh.names if self.outside[axis] == "dp" and axis not in cut)
 
     def is_table(self, value: str) -> bool:
-        """A value without gradient and without samples (rotary tables, masks): cheap to hold, and cut where used. Of a
-        single sample what is made of trained values for every token (which experts it goes to) is none either."""
+        """Whether a value has neither gradient nor samples (rotary tables, masks): cheap to hold, and cut where used.
+        With a single sample, values computed from trained ones for every token (the choice of experts) are no
+        tables."""
         loops = self.loops(value)
         of_tokens = "b" in loops or (SEQUENCE in loops and value in self.learned)
         return value not in self.graph.differentiable and not of_tokens
 
     def shared(self, value: str) -> bool:
-        """Whether all samples have it in common."""
+        """Whether all samples share a value."""
         return "b" not in self.loops(value)
 
     def loops(self, value: str) -> set[str]:
         return {stem(name) for names in self.over(value) for name in names}
 
     def over(self, value: str) -> tuple[Names, ...]:
-        """What the dimensions of a value run over; of one that enters or leaves, in all calls and bodies alike."""
+        """The loops of a value's dimensions; for one that enters or leaves, the same in all calls and bodies."""
         return self.found.ends.get(value, self.found.dims[value])
 
 
@@ -344,8 +345,8 @@ def _has_ring(strategy: Strategy) -> bool:
 
 
 def _follow_readers(graph: Graph, planning: _Planning, chosen: dict[str, Strategy]) -> None:
-    """What is made of parameters alone for an operator with a pin is made as that operator reads it, or a weight that
-    is to be whole would be cut and gathered."""
+    """Make operators on parameters alone follow a pinned reader: a weight that is to be whole would otherwise be cut
+    and gathered."""
     for op in reversed(from_weights(graph, planning.shared)):
         readers = [place for value in op.results for place in graph.readers[value]]
         if len(readers) != 1 or len(op.results) != 1 or graph.ops[readers[0][0]].name not in planning.pins:

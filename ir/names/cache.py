@@ -1,4 +1,4 @@
-"""What is derived from a fold, made once for every fold and shared.
+"""Facts derived from a fold, computed once for every fold and shared.
 
 Folds are large; comparing or hashing one costs more than most of what is derived from it. So they are known here by
 identity, which is enough: they never change.
@@ -40,8 +40,8 @@ def kinds_of(fold: Same[Fold]) -> Mapping[str, frozenset[str]]:
 
 
 def share_loops(made: Fold, original: Fold) -> None:
-    """Tell that a fold is another one at another batch: its loops are the same, some of another size. To follow all
-    dimensions anew would take longer than most of what is done with them."""
+    """Register a fold as another one at another batch: its loops are the same, some of another size. Deriving them
+    again would take longer than most of their uses."""
     found = {name: resized(loops, made.body[name].graph) for name, loops in loops_of(Same(original)).items()}
     if all(loops is not None for loops in found.values()):
         _keep(Same(made), {name: loops for name, loops in found.items() if loops is not None})
@@ -70,8 +70,8 @@ def _planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned) -> Bod
 
 @lru_cache(maxsize=8192)
 def _one_of_equals(plan: BodyPlan) -> BodyPlan:
-    """Of equal plans always the same: what degrees differ in may not concern a body, as selective recomputation does
-    not an embedding."""
+    """One object for equal plans: degrees may differ in something that does not concern a body, as selective
+    recomputation does not concern an embedding."""
     return plan
 
 

@@ -1,4 +1,4 @@
-"""What a configuration asks of a model, a cluster and a batch, checked before any plan is made.
+"""Checks of a configuration against a model, a cluster and a batch, before any plan is made.
 
 `template` is lenient: an axis that finds nothing to split is idle. A person who writes tp=8 for a model of six heads
 wants to be told, and what would do. One kind of error for each thing that does not divide; only the vocabulary may be
@@ -51,7 +51,7 @@ def check(degrees: Degrees, fold: Fold, ranks: int, global_batch: int) -> None:
 
 
 def _blocks(degrees: Degrees, fold: Fold) -> None:
-    """Must: layers divide, and no stage is asked for more blocks on the host than the fullest has."""
+    """Check that layers divide, and that no stage is asked to offload more blocks than the fullest has."""
     segments = [call.segment for call in fold.calls()]
     layers = [sum(not fold.segments[at].glue for at in segments[first:last]) for first, last in cuts(fold, degrees)]
     asked = Offload.parse(degrees.offload).blocks
@@ -87,8 +87,8 @@ def _experts(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
 
 
 def _widths(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
-    """The width of the feed-forward block: split by tp in dense ones, by etp in experts. That of a parameter which no
-    operator of the body reads is no loop of the body."""
+    """The width of the feed-forward block: split by tp in dense ones, by etp in experts. The width of a parameter that
+    no operator of the body reads is no loop of the body."""
     for body, found in loops_of(Same(fold)).items():
         graph, sizes = fold.body[body].graph, {loop.name: loop.size for loop in found.loops}
         for param in graph.params:

@@ -1,4 +1,4 @@
-"""Arithmetic of degrees: ranks, batches and divisors, and how to say what would do."""
+"""Arithmetic of degrees: ranks, batches and divisors, and suggestions of values that work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshwright.ir.errors import BatchIndivisible, RanksMismatch
 
 
 def check_ranks(sizes: Mapping[str, int], ranks: int) -> None:
-    """Must: the degrees multiply to the ranks of the cluster. The last one named is the one that should give way."""
+    """Check that the degrees multiply to the ranks of the cluster. The last one named is the one to change."""
     held = prod(sizes.values())
     if held == ranks:
         return

@@ -1,4 +1,4 @@
-"""A configuration as people write it, and the mesh that it means.
+"""Degrees: a configuration as people write it, and the mesh that it stands for.
 
 Sizes are counted as trainers count them. One pipeline stage has dp x cp x tp ranks, arranged twice: *outside* the
 experts as dp, cp, tp, and *inside* them as dp', ep, etp, each time with the last varying fastest, so that
@@ -73,7 +73,7 @@ TABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one mesh axis is for: outside the experts, inside them, and whether storage is sharded over it."""
+    """The use of one mesh axis: outside the experts, inside them, and whether storage is sharded over it."""
 
     name: str
     size: int
@@ -82,7 +82,8 @@ class Use:
     stores: bool
 
     def holds_copies(self, *, expert: bool) -> bool:
-        """Whether parameters of this kind are copied along the axis for want of anything to split: what ZeRO cuts."""
+        """Whether parameters of this kind are copied along the axis because it splits nothing of them: the copies that
+        ZeRO cuts."""
         return self.inside == "dp" if expert else self.outside in ("dp", "cp")
 
 
@@ -140,31 +141,32 @@ class Degrees:
         uses(self)
 
     def __hash__(self) -> int:
-        """Degrees are keys everywhere: what tells most of them apart."""
+        """A hash of the values that tell most degrees apart: degrees are keys everywhere."""
         return hash((self.dp, self.tp, self.cp, self.ep, self.pp, self.zero, self.recompute, self.microbatches))
 
     @staticmethod
     def of(*, ranks: int, global_batch: int, mbs: int = 1, **pins: Any) -> Degrees:
         """Degrees from pins, on a cluster of `ranks` with a global batch in sequences: dp is what the others leave,
-        unless it is pinned; micro-batches are what makes the batch."""
+        unless it is pinned; micro-batches make up the batch."""
         others = prod(int(pins.get(name, 1)) for name in ("tp", "cp", "pp"))
         dp = int(pins.get("dp", max(1, ranks // others)))
         counts.check_ranks({name: int(pins.get(name, 1)) for name in ("tp", "cp", "pp")} | {"dp": dp}, ranks)
         return Degrees(**pins | {"dp": dp, "microbatches": counts.microbatches(global_batch, dp, mbs)})
 
     def check_ranks(self, ranks: int) -> None:
-        """Must: the degrees multiply to the ranks of the cluster."""
+        """Check that the degrees multiply to the ranks of the cluster."""
         counts.check_ranks({"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.dp}, ranks)
 
     @property
     def first_layers(self) -> int:
-        """How many layers of every stage are recomputed in full, under "full_layers:N"; 0 if all are treated alike."""
+        """The number of layers of every stage that are recomputed in full, under "full_layers:N"; 0 if all are treated
+        alike."""
         word, _, number = self.recompute.partition(":")
         return int(number) if word == FIRST_LAYERS and number.isdecimal() else 0
 
     @property
     def sharding(self) -> Sharding:
-        """What copies share out."""
+        """The tensors of a parameter that copies share out (ZeRO)."""
         return ZERO[self.zero]
 
     @property
@@ -194,12 +196,12 @@ class Degrees:
         return "interleaved" if self.vp > 1 and self.schedule == "1f1b" else self.schedule
 
     def of_body(self) -> Degrees:
-        """What concerns a body: the same for every pipeline, schedule and number of micro-batches."""
+        """The degrees that concern a body: the same for every pipeline, schedule and number of micro-batches."""
         alike: dict[str, Any] = {"pp": 1, "vp": 1, "schedule": "gpipe", "microbatches": 1, "offload": "none"}
         return replace(self, split="even", stage_blocks=(), **alike)
 
     def of_compute(self) -> Degrees:
-        """What concerns the operators of a body: the same whatever is stored where or computed again."""
+        """The degrees that concern the operators of a body: the same for every storage and recomputation."""
         return _of_compute(self)
 
     def mesh(self) -> Mesh:
@@ -242,7 +244,7 @@ _USUAL = {("dp", "dp"): "dp", ("dp", "ep"): "ep", ("cp", "dp"): "cp", ("tp", "tp
 
 @lru_cache(maxsize=4096)
 def _mesh(axes: tuple[tuple[str, int], ...]) -> Mesh:
-    """One object for all equal meshes: as a key, that is quicker to compare."""
+    """One object for equal meshes: as a key, that is quicker to compare."""
     return Mesh(tuple(MeshAxis(name, size) for name, size in axes))
 
 
@@ -263,7 +265,7 @@ def uses(degrees: Degrees) -> tuple[Use, ...]:
 
 
 def _pieces(degrees: Degrees) -> Iterator[Use]:
-    """Minor to major, the pieces between neighbouring boundaries of the two arrangements and of storage."""
+    """The axes between neighbouring boundaries of the two arrangements and of storage, minor to major."""
     d = degrees
     outside = (("tp", d.tp), ("cp", d.tp * d.cp), ("dp", d.stage_ranks))
     inside = (("tp", d.expert_tp), ("ep", d.expert_tp * d.ep), ("dp", d.stage_ranks))

@@ -1,4 +1,4 @@
-"""Where gradients of copies stay sums: they are added up later, with less to send, or once for several.
+"""Gradients of copies that stay sums: they are added up later, with less to send, or once for several.
 
 made of parameters alone    with the gradient of the parameter, once a step and not once a micro-batch
 copied for all heads        at what is copied, before positions are turned into it, and what else costs little
@@ -47,8 +47,8 @@ def pass_weight_gradients(
 
 
 def from_weights(graph: Graph, shared: Callable[[str], bool], given: Iterable[str] = ()) -> list[Op]:
-    """The operators that derive from nothing but parameters, what is made of them, what is given, and values without
-    gradient that all samples share."""
+    """Operators on parameters alone, values made of them, given values, and values without gradient that all samples
+    share."""
     weights = {param.value for param in graph.params if not param.buffer}.union(given)
     found = []
     for op in graph.ops:
@@ -62,8 +62,8 @@ def from_weights(graph: Graph, shared: Callable[[str], bool], given: Iterable[st
 def leave_sums(
     graph: Graph, rules: Mapping[str, Rule], given: Mapping[str, Strategy], mesh: Mesh, axis: str
 ) -> dict[str, Strategy]:
-    """What is copied for all heads, and adapters of low rank, on an axis that cuts heads: other strategies for these
-    operators."""
+    """Strategies that leave sums: for values that are copied for all heads, and for adapters of low rank, on an axis
+    that cuts heads."""
     chosen, found = dict(given), dict[str, Strategy]()
     weights = {param.value for param in graph.params if not param.buffer}
     copied = set[str]()
@@ -100,7 +100,7 @@ def _all(found: list[bool]) -> bool:
 def _wanted(
     graph: Graph, rules: Mapping[str, Rule], chosen: Mapping[str, Strategy], mesh: Mesh, value: str
 ) -> list[State]:
-    """How the readers of a value want it."""
+    """The state in which the readers of a value want it."""
     return [_wanted_by(graph, rules, chosen, mesh, graph.ops[index], slot) for index, slot in graph.readers[value]]
 
 

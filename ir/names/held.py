@@ -1,4 +1,4 @@
-"""Whether a plan has what a name asks of it: every name that can be pinned, read back from decisions.
+"""Values of pinned names, read back from a plan's decisions.
 
     pp vp stage_blocks split   how stages share out layers, and groups of ranks stages
     tp cp dp ep etp sp         what axes of a stage's mesh split: weights outside of experts, tokens or samples of
@@ -47,7 +47,7 @@ ONE_STAGE = "1f1b"
 
 @dataclass(frozen=True)
 class Subject:
-    """A plan, its model, and what is asked of single operators, which goes before what names ask of all."""
+    """A plan, its model, and what is asked of single operators, which takes precedence over names."""
 
     decisions: Decisions
     fold: Fold
@@ -61,7 +61,7 @@ class Subject:
 
     @cached_property
     def roles(self) -> tuple[tuple[Mesh, Mapping[str, frozenset[str]]], ...]:
-        """What every axis of every mesh is for, in all stages that have the mesh."""
+        """The roles of every axis of every mesh, in all stages that have the mesh."""
         loops, found = loops_of(Same(self.fold)), dict[Mesh, dict[str, frozenset[str]]]()
         for plan, mesh in self.used:
             graph, held = self.fold.body[plan.body].graph, found.setdefault(mesh, {})
@@ -70,7 +70,7 @@ class Subject:
         return tuple(found.items())
 
     def sizes(self, *roles: str) -> set[int]:
-        """For every mesh, the ranks along its axes that are for any of these."""
+        """The ranks along the axes with any of these roles, for every mesh."""
         return {
             prod(axis.size for axis in mesh.axes if not held[axis.name].isdisjoint(roles)) for mesh, held in self.roles
         }
@@ -88,12 +88,12 @@ def holds(subject: Subject, name: str, value: Any) -> bool:
 
 
 def uses(subject: Subject, name: str, value: Any) -> bool:
-    """The same, and whether the plan has any use for the name."""
+    """Whether a plan has this value of a name, and whether the plan has any use for the name."""
     return has_use(subject, name) and holds(subject, name, value)
 
 
 def has_use(subject: Subject, name: str) -> bool:
-    """Whether values of a name say anything of a plan."""
+    """Whether values of a name say anything about a plan."""
     return name not in UNUSED or not UNUSED[name](subject)
 
 
@@ -102,7 +102,7 @@ def has_use(subject: Subject, name: str) -> bool:
 
 @lru_cache(maxsize=2048)
 def _roles(planned: Same[BodyPlan], body: Same[Graph], loops: Same[Loops], mesh: Mesh) -> Mapping[str, frozenset[str]]:
-    """What axes are for in one body: tp cuts weights, cp the sequence without them, sp both, dp samples; inside of
+    """The roles of axes in one body: tp cuts weights, cp the sequence without them, sp both, dp samples; inside of
     experts ep tells them apart, etp cuts their weights."""
     graph, found = body.of, loops.of
     words, chosen = Words(graph, found), dict(planned.of.strategies)
@@ -142,7 +142,7 @@ def _in_experts(op: Op, found: Loops) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How far a body is stored in shards: the level of ZeRO, and over how many ranks at most."""
+    """The sharding of a body's storage: the ZeRO level, and the most ranks that it is over."""
 
     zero: int
     over: int
@@ -169,7 +169,7 @@ def _storage(subject: Subject) -> Stored:
 
 
 def _shard(subject: Subject, value: int) -> bool:
-    """0 means all copies, or nothing in shards."""
+    """The ranks of sharded storage; 0 means all copies, or nothing in shards."""
     over = _storage(subject).over
     return over == value if value else {over} == subject.sizes("dp", "cp") or over == 1
 
@@ -183,7 +183,7 @@ def _regather(subject: Subject, value: bool) -> bool:
 
 
 def _recompute(subject: Subject, value: str) -> bool:
-    """Whether the layers of every stage compute again what the word says, and that is something."""
+    """Whether the layers of every stage recompute what the word says, and that is something."""
     word, _, number = value.partition(":")
     first = int(number) if word == FIRST_LAYERS else 0
     if first:
@@ -201,7 +201,7 @@ def _indices(subject: Subject) -> range:
 
 
 def _first_again(subject: Subject, stage: int, first: int) -> bool:
-    """Whether the first layers of a stage are computed again in full, and the others not."""
+    """Whether the first layers of a stage are recomputed in full, and the others not."""
     calls, layers = list(subject.fold.calls()), set(layer_calls(subject.fold))
     own = subject.decisions.stages[stage]
     numbers = range(own.first, own.last)
@@ -212,7 +212,7 @@ def _first_again(subject: Subject, stage: int, first: int) -> bool:
 
 
 def _wanted(subject: Subject, plan: BodyPlan, kind: str) -> set[str]:
-    """What a body computes again by a word, beside what is asked of its operators."""
+    """The values that a body recomputes by a word, beside what is asked of its operators."""
     graph, loops = subject.fold.body[plan.body].graph, loops_of(Same(subject.fold))[plan.body]
     return _free(subject, plan, recomputed(graph, loops, kind_of(subject.fold, plan.body, kind)))
 
@@ -222,7 +222,7 @@ def _again(subject: Subject, plan: BodyPlan, kind: str) -> bool:
 
 
 def _free(subject: Subject, plan: BodyPlan, values: tuple[str, ...]) -> set[str]:
-    """Values of operators that nothing of the kind is asked of by themselves."""
+    """Values of operators for which recomputation is not pinned."""
     asked, producer = subject.pins.of(plan.body), subject.fold.body[plan.body].graph.producer
 
     def pinned(value: str) -> bool:
@@ -248,7 +248,7 @@ def _schedule(subject: Subject, value: str) -> bool:
 
 
 def _mbs(subject: Subject, value: int) -> bool:
-    """So many for each of the copies that a micro-batch was cut for: operators chosen anew may share them otherwise."""
+    """The sequences of a micro-batch, as it was cut for each copy: operators chosen anew may share them otherwise."""
     copies, rest = divmod(max(extents(subject.fold, "b"), default=1), value)
     return not rest and copies > 0 and all(mesh.size % copies == 0 for mesh, _ in subject.roles)
 

@@ -1,4 +1,4 @@
-"""What is asked of single operators: the words for what a plan does to them, and whether it may.
+"""Pins of single operators: the words for what a plan does to them, and whether it may.
 
     sharding   replicate     every rank computes with the whole weight
                column        axes cut what the weight makes: the output width of a product, the columns of a table
@@ -38,7 +38,7 @@ WHAT = ("sharding", "split", "recompute")
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What one operator may do; None where nothing is asked."""
+    """The options of one operator; None where nothing is asked."""
 
     sharding: frozenset[str] | None = None
     split: frozenset[str] | None = None
@@ -54,7 +54,7 @@ FREE = Allowed()
 
 @dataclass(frozen=True, eq=False)
 class Pinned:
-    """What is asked of the operators of a fold, by body and by operator; one of a kind, and a key by itself."""
+    """The pins of a fold's operators, by body and operator; interned, as keys."""
 
     bodies: Mapping[str, Mapping[str, Allowed]] = field(default_factory=dict)
 
@@ -84,8 +84,8 @@ class Words:
         )
 
     def of_factor(self, op: Op, what: str, factor: str, *, nested: bool = False) -> str | None:
-        """The word for an axis on a factor; None if that says nothing. `nested`: an inner loop of the factor is cut,
-        which of tokens is the sequence, sample by sample."""
+        """The word for an axis on a factor; None if there is none. `nested`: an inner loop of the factor is cut, which
+        for tokens is the sequence, sample by sample."""
         names = [stem(name) for name in self.found.factors[op.name][factor]]
         if what == "split":
             inner = nested and SEQUENCE in names
@@ -100,7 +100,7 @@ class Words:
         return "column" if any(factor in dims for result in rule.results for dims in result) else "row"
 
     def of_cuts(self, op: Op, what: str, strategy: Strategy, mesh: Mesh) -> set[str]:
-        """The words for what axes cut; none if they cut nothing."""
+        """The words for the cuts of axes; none if they cut nothing."""
         return {word for _, word in self.by_axis(op, what, strategy, mesh)}
 
     def by_axis(self, op: Op, what: str, strategy: Strategy, mesh: Mesh) -> Iterator[tuple[str, str]]:
@@ -119,7 +119,7 @@ class Words:
                     yield axis, word
 
     def samples(self, op: Op, factor: str) -> int:
-        """What of a factor comes before the sequence: cut in plain runs, that is cut first."""
+        """The part of a factor before the sequence: a cut in plain runs cuts it first."""
         names = self.found.factors[op.name][factor]
         at = next((index for index, name in enumerate(names) if stem(name) == SEQUENCE), 0)
         return prod(self.found.loop(name).size for name in names[:at])
@@ -150,7 +150,7 @@ class Words:
 
 
 def refused(plan: BodyPlan, graph: Graph, found: Loops, pins: Mapping[str, Allowed], mesh: Mesh) -> Iterable[Op]:
-    """The operators of which a plan does what it may not."""
+    """Operators to which a plan does what pins rule out."""
     words, again = Words(graph, found), set(plan.recompute)
     chosen = dict(plan.strategies)
     for op in graph.ops:
@@ -163,7 +163,7 @@ def refused(plan: BodyPlan, graph: Graph, found: Loops, pins: Mapping[str, Allow
 
 @lru_cache(maxsize=256)
 def of_weights(graph: Same[Graph]) -> frozenset[str]:
-    """Parameters, and what is made of nothing else."""
+    """Parameters, and values made of nothing else."""
     weights = {param.value for param in graph.of.params if not param.buffer}
     for op in graph.of.ops:
         if op.operands and weights.issuperset(op.operands):
@@ -172,7 +172,7 @@ def of_weights(graph: Same[Graph]) -> frozenset[str]:
 
 
 def recomputing(graph: Graph, pins: Mapping[str, Allowed], values: tuple[str, ...]) -> tuple[str, ...]:
-    """These values, computed again, as pins change them."""
+    """These values to be recomputed, as pins change them."""
     asked = {value: pins[op.name].recompute for op in graph.ops if op.name in pins for value in op.results}
     kept = tuple(value for value in values if asked.get(value) in (None, frozenset(SWITCH), frozenset(("on",))))
     more = (value for op in graph.ops for value in op.results if asked.get(value) == frozenset(("on",)))

@@ -1,4 +1,4 @@
-"""What people recompute in the backward pass, by name.
+"""Named recomputation: the values that each name recomputes in the backward pass.
 
     none           nothing: every operator keeps what its derivative reads
     full           every block, from its inputs (Chen et al. 2016)
@@ -32,7 +32,7 @@ _PRODUCTS = ("grouped_linear", "grouped_mm")
 
 
 def kind_of(fold: Fold, body: str, kind: str) -> str:
-    """What a word means for one body."""
+    """The meaning of a word for one body."""
     blocks = {name for segment in fold.segments if not segment.glue for name in segment.period}
     return kind if body in blocks or not blocks else "none"
 
@@ -51,18 +51,19 @@ def recomputed(graph: Graph, found: Loops, kind: str) -> tuple[str, ...]:
 
 
 def is_loss(graph: Graph, value: str) -> bool:
-    """Whether an output of a body is what the model is trained on."""
+    """Whether an output of a body is the model's loss."""
     return graph.types[value].shape == () and graph.types[value].floating and value in graph.producer
 
 
 def _kept(graph: Graph) -> frozenset[str]:
-    """Attention, and the first, third, fifth … product without a bias."""
+    """Values that are kept: attention, and the first, third, fifth … product without a bias."""
     products = [op.name for op in graph.ops if op.kind == "linear" and len(op.operands) == 2]
     return frozenset((*products[::2], *(op.name for op in graph.ops if op.kind in _FUSED)))
 
 
 def _core_attention(graph: Graph, found: Loops) -> list[Op]:
-    """Attention; where no operator is it, what reads or makes scores: values with the sequence in two dimensions."""
+    """Values of core attention; where no operator is it, of operators that read or make scores: values with the
+    sequence in two dimensions."""
 
     def handles_scores(op: Op) -> bool:
         return any(_stems(found, value).count(SEQUENCE) > 1 for value in (*op.operands, *op.results))
@@ -72,7 +73,7 @@ def _core_attention(graph: Graph, found: Loops) -> list[Op]:
 
 
 def _norms(graph: Graph, found: Loops) -> list[Op]:
-    """Norms as one operator, or as all that a norm's module does; those of single heads are not meant."""
+    """Values of norms, as one operator or as a whole norm module; norms of single heads are not meant."""
     whole = [op for op in graph.ops if op.kind in _NORMS and "hidden" in _stems(found, op.name)]
     modules = {op.module for op in graph.ops if _is_norm(op.module) and "hidden" in _stems(found, op.name)}
     return [*whole, *(op for op in graph.ops if op.module in modules)]
@@ -87,7 +88,7 @@ def _expert_activations(graph: Graph, found: Loops) -> list[Op]:
 
 
 def _latent_projections(graph: Graph, found: Loops) -> list[Op]:
-    """All that attention is made of, from the products that make heads out of something else than a body is given."""
+    """Values of attention, from the products that make heads out of something other than the body's inputs."""
     given = {name for item in graph.inputs for names in found.dims[item.value] for name in names}
     up = [op for op in graph.ops if op.kind == "linear" and _makes_heads(op, found, given)]
     if not up:
@@ -103,7 +104,7 @@ def _makes_heads(op: Op, found: Loops, given: Set[str]) -> bool:
 
 
 def _makers(graph: Graph, values: Iterable[str]) -> dict[str, Op]:
-    """The operators, by name, that some values are made of."""
+    """Operators, by name, that some values are made of."""
     found: dict[str, Op] = {}
     waiting = list(values)
     while waiting:

@@ -1,4 +1,4 @@
-"""Where a pipeline is cut, and which ranks hold which stages.
+"""Cuts of a pipeline, and the ranks of its stages.
 
 A *layer* is a call of a repeated block; glue (embedding; final norm, head and loss) goes with the stage of the layer
 before it, the first with the first stage. Layers are shared out
@@ -44,7 +44,7 @@ def stage_plans(fold: Fold, degrees: Degrees, mesh: Mesh) -> tuple[StagePlan, ..
 
 @lru_cache(maxsize=4096)
 def _ranks(group: int, size: int) -> tuple[int, ...]:
-    """Those of a group: the same object for all plans, since prices know long tuples by identity."""
+    """The ranks of a group: one object for all plans, since prices know long tuples by identity."""
     return tuple(range(group * size, (group + 1) * size))
 
 
@@ -61,7 +61,7 @@ def only_layer(fold: Fold, place: str) -> str:
 
 
 def with_first(fold: Fold, stages: tuple[StagePlan, ...], plan: BodyPlan) -> tuple[StagePlan, ...]:
-    """Give the first calls of a body in every stage a plan of their own, and the usual one what is left."""
+    """Give the first calls of a body in every stage a plan of their own, and the usual one the rest."""
     bodies = [call.body.name for call in fold.calls()]
 
     def used(stage: StagePlan) -> Iterator[str]:
@@ -75,13 +75,13 @@ def with_first(fold: Fold, stages: tuple[StagePlan, ...], plan: BodyPlan) -> tup
 
 
 def cuts(fold: Fold, degrees: Degrees) -> Cuts:
-    """The call ranges that the degrees mean."""
+    """The call ranges that the degrees stand for."""
     layers, named = len(layer_calls(fold)), f"pp * vp = {degrees.pp} * {degrees.vp} = "
     return cuts_at(fold, degrees.stage_blocks or shared(layers, degrees.stages, degrees.split, named))
 
 
 def shared(layers: int, stages: int, split: str, named: str = "") -> tuple[int, ...]:
-    """Layers of every stage, shared out as a word says. `named`: how messages call the number of stages."""
+    """The layers of every stage, shared out as a word says. `named`: the number of stages as messages call it."""
     if split == "spread" or (stages > layers and split == "even"):
         return _spread(layers, stages)
     counted = layers + 2 if split == "ends" and stages > 1 else layers
@@ -98,7 +98,7 @@ def shared(layers: int, stages: int, split: str, named: str = "") -> tuple[int, 
 
 
 def _spread(layers: int, stages: int) -> tuple[int, ...]:
-    """As evenly as they go."""
+    """Layers as evenly as they go."""
     if stages > max(layers, 1):
         raise too_many_stages(stages, layers)
     bounds = [layers * stage // stages for stage in range(stages + 1)]

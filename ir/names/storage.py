@@ -1,4 +1,4 @@
-"""ZeRO: what is stored is cut further over the axes that hold copies.
+"""ZeRO: stored tensors are cut further over the axes that hold copies.
 
 Outside the experts copies are held for data and context parallelism, inside them by the ranks that hold the same
 experts. ZeRO-1 cuts the optimizer's state, ZeRO-2 the gradients too, ZeRO-3 the parameters (Rajbhandari et al. 2020).
@@ -32,7 +32,7 @@ def stored(
     mesh: Mesh,
     degrees: Degrees,
 ) -> tuple[Storage, ...]:
-    """Where every trained parameter of a body is stored, if not as its operators want it."""
+    """The storage of every trained parameter of a body that differs from the placement for its operators."""
     storing = [use for use in uses(degrees) if use.stores]
     sharding = degrees.sharding
     if not sharding.kinds or not any(use.holds_copies(expert=expert) for use in storing for expert in (False, True)):
@@ -57,7 +57,8 @@ def _of_experts(param: Param, found: Loops) -> bool:
 def _computed(
     graph: Graph, chosen: Mapping[str, Strategy], states: Mapping[str, State], mesh: Mesh
 ) -> list[tuple[Param, Placement]]:
-    """Every trained parameter, and where its operators want it: as its first reader does, never as a partial sum."""
+    """Every trained parameter, with the placement for its operators: as its first reader wants it, never as a partial
+    sum."""
     trained = [param for param in graph.params if param.requires_grad and not param.buffer]
     first = {param.value: graph.readers[param.value][:1] for param in trained}
     if any(_expands(graph, index, chosen) for places in first.values() for index, _ in places):
@@ -83,8 +84,8 @@ def _expands(graph: Graph, index: int, chosen: Mapping[str, Strategy]) -> bool:
 
 
 def cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh) -> Placement:
-    """Add the axes that hold copies to the first dimension that all of them divide together; if there is none, to the
-    first dimension, padded, as `fully_shard` does. A number by itself stays whole."""
+    """A placement that adds the axes with copies to the first dimension that all of them divide together; if there is
+    none, to the first dimension, padded, as `fully_shard` does. A scalar stays whole."""
     dims = list(placement.dims)
     new = tuple(axis for axis in axes if placement.on(axis) is None)
     plain = tuple(map(Shard, new))

@@ -24,7 +24,7 @@ def _degree(name: str) -> Degree:
 
 
 def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
-    """How many operators of a body an axis splits over each loop, most first."""
+    """The number of operators of a body that an axis splits over each loop, most first."""
     counts: dict[str, int] = {}
     for op, strategy in plan.strategies:
         choice = strategy.of(axis)
@@ -36,7 +36,8 @@ def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
 
 
 def loops_cut(found: Loops, op: str, factor: str, choice: Split) -> tuple[str, ...]:
-    """The loop that a split cuts of a factor that is several in one: the first, or, in equal runs, one inside."""
+    """The loop of a factor that a split cuts, where the factor is several in one: the first, or, in equal runs, one
+    inside."""
     names = found.factors[op][factor]
     if not isinstance(choice.layout, Nested) or len(names) < 2:
         return names[:1]
@@ -46,8 +47,8 @@ def loops_cut(found: Loops, op: str, factor: str, choice: Split) -> tuple[str, .
 
 
 def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
-    """What people would call the use of an axis in a body: "dp", "tp+sp", "cp (ring)", "tp+ep" where it is one thing
-    outside the experts and another inside, or "-" where it is idle."""
+    """The name of an axis' use in a body: "dp", "tp+sp", "cp (ring)", "tp+ep" where it is one thing outside the experts
+    and another inside, or "-" where it is idle."""
     split = {stem(loop) for loop in loops_split(plan, found, axis)}
     outside = _outside(split - {"experts"}, plan, graph, axis)
     if "experts" not in split:
@@ -56,8 +57,8 @@ def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
 
 
 def uses_of(plans: Iterable[BodyPlan], fold: Fold, loops: Mapping[str, Loops], axis: str) -> dict[str, str]:
-    """What the use of an axis is called in every plan, by its name. Where it is idle, and no operator runs over the
-    batch, there is nothing for it to do, and the plan is left out."""
+    """The name of an axis' use in every plan. A plan in which it is idle, and no operator runs over the batch, is left
+    out: there is nothing for the axis to do."""
     found = dict[str, str]()
     for plan in plans:
         name = name_of(plan, fold.body[plan.body].graph, loops[plan.body], axis)
@@ -85,7 +86,7 @@ def _rings(plan: BodyPlan, axis: str) -> bool:
 
 
 def _splits_linears(plan: BodyPlan, graph: Graph, axis: str) -> bool:
-    """Whether the axis splits a linear over something else than its rows of tokens."""
+    """Whether the axis splits a linear over anything but its rows of tokens."""
     kinds = {op.name: op.kind for op in graph.ops}
     for op, strategy in plan.strategies:
         choice = strategy.of(axis)

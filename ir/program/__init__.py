@@ -1,4 +1,4 @@
-"""What every rank executes, written out, and the way there from decisions.
+"""Programs: everything that a rank executes, written out, and the lowering from decisions.
 
 | module | what it has |
 |---|---|

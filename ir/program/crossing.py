@@ -1,4 +1,4 @@
-"""What crosses between two stages, message by message: who sends which part of a value to whom.
+"""Transfers between two stages, message by message: which rank sends which part of a value to whom.
 
 Both stages may have other numbers of ranks, and cut the value in other ways. Every rank of the receiving stage gets its
 shard, and every element of it once, from a rank that has it. Ranks that have the same are asked by turns: of the ranks
@@ -24,13 +24,13 @@ Box = tuple[tuple[Span, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a value lies on a stage."""
+    """The placement of a value on a stage."""
 
     mesh: Mesh
     placement: Placement
 
     def boxes(self, shape: Sequence[int]) -> list[Box]:
-        """What every rank has of it."""
+        """The part of the value on every rank."""
         return [self.placement.spans(shape, self.mesh, rank) for rank in range(self.mesh.size)]
 
 
@@ -54,5 +54,5 @@ def _messages(held: Sequence[Box], wanted: Sequence[Box]) -> Iterator[tuple[int,
 
 
 def _common(one: Sequence[Span], other: Sequence[Span]) -> int:
-    """How many indices are in both."""
+    """The number of indices that two boxes share."""
     return sum(max(0, min(b, d) - max(a, c)) for a, b in one for c, d in other)

@@ -1,4 +1,4 @@
-"""What a lowered body keeps on one rank, from its forward pass for its backward pass.
+"""Saved tensors of a lowered body on one rank, from its forward pass for its backward pass.
 
 The statements of a body program are a `Tape` (`meshwright.ir.analysis.saved`) like a graph, with three differences.
 Sizes are those of the rank's shards. Collectives are steps too, and too dear to run twice; local steps of a reshard are
@@ -43,7 +43,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The forward and backward pass of a body, as far as they decide what is kept.
+    """The forward and backward pass of a body, as far as they decide what is saved.
 
     `alias`: for every operator, the operand whose storage its results share; `sizes`: its local factors; `resident`:
     stored parameters, and gathered ones that the backward pass gathers again; `again`: what it makes again; `params`:
@@ -63,7 +63,7 @@ class Passes:
 
 
 def kept(passes: Passes, kernels: Kernels) -> tuple[Kept, ...]:
-    """What is kept under these kernels: each storage once, parameters that stay in place never."""
+    """Everything that is saved under these kernels: each storage once, parameters that stay in place never."""
     own = {name for statement in passes.forward for name in (*operands_of(statement), *results_of(statement))}
     tape = Tape(
         steps=() if kernels.style == "eager" else tuple(map(step_of, passes.forward)),  # eager runs nothing again
@@ -78,7 +78,7 @@ def kept(passes: Passes, kernels: Kernels) -> tuple[Kept, ...]:
 
 
 def _needs(passes: Passes, kernels: Kernels) -> Iterator[Need]:
-    """What the derivatives read, and what recomputation starts from."""
+    """Values that derivatives read, and values that recomputation starts from."""
     if not kernels.copied:
         yield from _plain_needs(passes, kernels)
         return
@@ -94,7 +94,7 @@ def _needs(passes: Passes, kernels: Kernels) -> Iterator[Need]:
 
 
 def _plain_needs(passes: Passes, kernels: Kernels, copies: Copies | None = None) -> Iterator[Need]:
-    """The same, copies not counted yet."""
+    """Values that derivatives read, and values that recomputation starts from, before copies are counted."""
     for statement in passes.backward:
         if is_derivative(statement):
             again = statement.outputs[0] in passes.again
@@ -114,9 +114,9 @@ COPY = "~"
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Which reads of the backward pass are of copies in fewer bits: products of trained weights keep one of each input,
-    by the name of the value, whatever other operators keep. What is gathered again for nothing else is kept as a copy
-    of the shard, and gathered as such.
+    """Reads of the backward pass that are of copies in fewer bits: products of trained weights keep one of each input,
+    by the name of the value, whatever other operators keep. A value that is gathered again for nothing else is kept as
+    a copy of the shard, and gathered as such.
 
     - `products` are operators; `gathered` are results of moves that the backward pass runs again.
     """
@@ -149,15 +149,15 @@ class Copies:
         return cls(frozenset(products), frozenset(moved), COPY_BYTES[kernels.copied])
 
     def nbytes(self, local: Local, mesh: Mesh) -> int:
-        """Of the copy of a value."""
+        """Bytes of the copy of a value."""
         return int(local_bytes(local, mesh) / ITEMSIZE[local.type.dtype] * self.each)
 
     def reads(self, statement: Gradient | Ring, need: Need) -> bool:
-        """Whether a derivative reads a copy: a product's, of its input."""
+        """Whether a derivative reads a copy: that of a product, of its input."""
         return statement.op in self.products and need.value == statement.operands[0]
 
     def gathers(self, statement: Statement) -> bool:
-        """Whether a move of the backward pass brings copies together."""
+        """Whether a move of the backward pass gathers copies."""
         return isinstance(statement, Move) and statement.result in self.gathered
 
 
@@ -167,7 +167,7 @@ def is_derivative(statement: Statement) -> TypeGuard[Gradient | Ring]:
 
 
 def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iterator[Need]:
-    """What one derivative reads: local names, or extra tensors, numbered under the operator's name."""
+    """Names that one derivative reads: local names, or extra tensors, numbered under the operator's name."""
     in_ring = isinstance(statement, Ring)
     for number, save in enumerate(saves_of(statement.signature, statement.wanted, kernels, in_ring=in_ring)):
         if save.what == "extra":
@@ -180,7 +180,7 @@ def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iter
 
 @lru_cache(maxsize=65536)
 def saves_of(signature: Signature, wanted: tuple[int, ...], kernels: Kernels, *, in_ring: bool) -> tuple[Save, ...]:
-    """What kernels keep for a derivative; `in_ring`: of attention in a ring."""
+    """Tensors that kernels save for a derivative; `in_ring`: of ring attention."""
     if in_ring and kernels.attention != "math":
         return tuple(save for save in ring_saves(signature) if save.kept(kernels.device, set(wanted)))
     return reads(infer(signature), signature, wanted, kernels)
@@ -196,7 +196,7 @@ def step_of(statement: Statement) -> Step:
 
 
 def owners(forward: Iterable[Statement], alias: Mapping[str, int | None]) -> dict[str, str]:
-    """The name whose storage a forward name shares, where that is another one."""
+    """The owner of a forward name's storage, where that is another name."""
     owner: dict[str, str] = {}
     for statement in forward:
         if isinstance(statement, Compute) and (slot := alias[statement.op]) is not None:
@@ -206,7 +206,7 @@ def owners(forward: Iterable[Statement], alias: Mapping[str, int | None]) -> dic
 
 
 def local_bytes(local: Local, mesh: Mesh) -> int:
-    """Of the shard that a rank holds."""
+    """Bytes of the shard that a rank holds."""
     return _shard_bytes(local.type, local.placement, mesh)
 
 

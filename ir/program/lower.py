@@ -73,8 +73,8 @@ def lower(
 
 @lru_cache(maxsize=64)
 def without_loops(held: Same[Graph]) -> Graph:
-    """A body as a stage runs it: products of experts that a module loops over are grouped there, as they are where
-    ranks exchange values (`cost_models.memory.routing`)."""
+    """A body as a stage runs it: products of experts over which a module loops are grouped, as they are where ranks
+    exchange values (`cost_models.memory.routing`)."""
     graph = held.of
     if not any(op.attr("looped") for op in graph.ops):
         return graph
@@ -88,7 +88,7 @@ def _unlooped(op: Op) -> Op:
 def lower_one(
     graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, workload: Workload, cache: BodyCache
 ) -> BodyProgram:
-    """The program of one body by itself, in the style of the workload's stack: for those who price bodies apart."""
+    """The program of one body by itself, in the style of the workload's stack, for pricing bodies apart."""
     verify_plan(Same(plan), Same(graph), mesh)
     return _body(graph, plan, mesh, _for_workload(lowering, workload.stack.style, workload), cache)
 
@@ -121,8 +121,8 @@ def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: Bo
 def stages_of(
     fold: Fold, decisions: Decisions, bodies: dict[str, BodyProgram], workload: Workload | None
 ) -> tuple[dict[str, BodyProgram], tuple[Stage, ...]]:
-    """What every stage runs, given the body programs of plans; with those for gradients that other calls reduce, and
-    for what waits on the host. The stages need not cover the model."""
+    """The runs of every stage, given the body programs of plans; and those programs, with variants for gradients that
+    other calls reduce, and for offloading. The stages need not cover the model."""
     calls = _wired(Same(fold)).calls
     names = [_names(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages)]
     on = [(plan.first, plan.ranks) for plan in decisions.stages]
@@ -149,8 +149,8 @@ def _offloaded(
     calls: Sequence[Call],
     stateless: bool,
 ) -> tuple[dict[str, BodyProgram], list[list[str]]]:
-    """The same with what waits on the host. Where only the first blocks of a stage do, they have programs of their
-    own, named so. An optimizer without state has nothing to wait."""
+    """The body programs with offloading. Where only the first blocks of a stage offload, they have programs of their
+    own, named so. An optimizer without state has nothing to offload."""
     offload, named = decisions.offload, []
     made: dict[str, dict[str, BodyProgram]] = {name: {} for name in bodies}
     for plan, own in zip(decisions.stages, names, strict=True):
@@ -192,7 +192,7 @@ class Port:
 
 
 def sources_of(calls: Sequence[Call]) -> tuple[tuple[Port | str, ...], ...]:
-    """For every call, where each input comes from: a numbered call's output, or a model input by name."""
+    """The source of each input, for every call: a numbered call's output, or a model input by name."""
     last_of: dict[tuple[int, int], int] = {}
     found = []
     for number, call in enumerate(calls):
@@ -202,7 +202,7 @@ def sources_of(calls: Sequence[Call]) -> tuple[tuple[Port | str, ...], ...]:
 
 
 def port_of(source: Source, number: int, last_of: Mapping[tuple[int, int], int]) -> Port | str:
-    """Where the call of this number finds a source, given the latest call of every position so far."""
+    """The source of an input as seen by the call of this number, given the latest call of every position so far."""
     if isinstance(source, FromInput):
         return source.name
     if isinstance(source, FromPrevious):
@@ -212,7 +212,7 @@ def port_of(source: Source, number: int, last_of: Mapping[tuple[int, int], int])
 
 @dataclass(frozen=True, slots=True)
 class _Wired:
-    """What all decisions on a fold share: its calls, and where each finds its inputs."""
+    """Facts that all decisions on a fold share: its calls, and the sources of their inputs."""
 
     calls: tuple[Call, ...]
     sources: tuple[tuple[Port | str, ...], ...]
@@ -225,7 +225,7 @@ def _wired(fold: Same[Fold]) -> _Wired:
 
 
 class _Boundaries:
-    """What crosses between calls and stages, and in which placement."""
+    """Values that cross between calls and stages, with their placements."""
 
     def __init__(self, wired: _Wired, decisions: Decisions, bodies: Mapping[str, BodyProgram]) -> None:
         self.calls, self.sources = wired.calls, wired.sources
@@ -280,19 +280,18 @@ class _Boundaries:
         )
 
     def left(self, port: Port) -> Placement:
-        """How a value leaves the body that makes it."""
+        """The placement in which a value leaves the body that makes it."""
         body = self.program[port.call]
         return body.locals[body.outputs[port.output]].placement
 
     def arrives(self, number: int, slot: int) -> Placement:
-        """How a call expects one of its inputs."""
+        """The placement in which a call expects one of its inputs."""
         body = self.program[number]
         return body.locals[body.inputs[slot]].placement
 
     def on(self, port: Port, stage: int) -> Placement:
         """The placement of a value on a stage: as its maker leaves it, as its first reader wants it, or copies on a
-        mere
-        relay."""
+        stage that only relays it."""
         if stage == self.stage_of[port.call]:
             return self.left(port)
         for number, sources in enumerate(self.sources):
@@ -301,7 +300,8 @@ class _Boundaries:
         return Placement.replicated(self.left(port).rank)
 
     def check(self, port: Port, number: int, slot: int) -> None:
-        """Within a stage a value must leave one body as the next expects it; across stages it must not be partial."""
+        """Check that within a stage a value leaves one body as the next expects it, and that across stages it is not
+        partial."""
         maker, reader = self.program[port.call], self.program[number]
         here = self.stage_of[port.call] == self.stage_of[number]
         pair = (maker.name, reader.name, port.output, slot)

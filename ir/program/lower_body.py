@@ -135,7 +135,7 @@ def _check_refines(plan: str, param: Param, stored: Placement, compute: Placemen
 
 @lru_cache(maxsize=8192)
 def _gathered(key: Same[Spread], finer: Finer) -> Spread:
-    """The same passes, with parameters gathered before the first operator."""
+    """The passes with parameters gathered before the first operator."""
     spread = key.of
     if not finer:
         return spread
@@ -149,7 +149,7 @@ def _gathered(key: Same[Spread], finer: Finer) -> Spread:
 
 
 def _stored_name(value: str) -> str:
-    """The local name of a parameter as it is stored, if that is not how operators want it."""
+    """The local name of a parameter's stored form, if operators want another."""
     return f"{value}!stored"
 
 
@@ -158,7 +158,7 @@ def _stored_name(value: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ran:
-    """The backward pass with all that runs again in it, and what is kept for it."""
+    """The backward pass with everything that is recomputed in it, and the values saved for it."""
 
     backward: tuple[Statement, ...]
     kept: tuple[Kept, ...]
@@ -170,7 +170,7 @@ def _ran(key: Same[Spread], recompute: tuple[str, ...], regather: bool, lowering
 
 
 class _Again:
-    """Has run again in the backward pass what is not kept for it."""
+    """The recomputation of values that are not saved for the backward pass."""
 
     def __init__(self, spread: Spread, recompute: Sequence[str], regather: bool, lowering: Lowering) -> None:
         self.spread, self.lowering, self.regather = spread, lowering, regather
@@ -203,7 +203,7 @@ class _Again:
         return _Ran(tuple(self.backward), self.kept(self.backward))
 
     def mark(self, statement: Statement) -> None:
-        """Note what a forward statement makes, and whether that is made again."""
+        """Note the results of a forward statement, and whether they are recomputed."""
         for result in results_of(statement):
             self.maker[result] = statement
         if isinstance(statement, Move):
@@ -226,7 +226,7 @@ class _Again:
         return None if slot is None else statement.operands[slot]
 
     def need(self, name: str) -> None:
-        """Have a forward name at hand in the backward pass: kept, or computed again here."""
+        """Provide a forward name to the backward pass: saved, or recomputed here."""
         waits = [name] * self.lacks(name)
         while waits:
             statement = self.maker[waits[-1]]
@@ -265,7 +265,7 @@ class _Again:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """Where parameters, gradients and the optimizer's states lie, and the statements that bring them there."""
+    """The storage of parameters, gradients and optimizer states, with the statements that move them there."""
 
     locals: Mapping[str, Local]
     slots: tuple[ParamSlot, ...]
@@ -281,7 +281,7 @@ def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...], sums_fir
 
 
 class _Storing:
-    """Brings gradients to where they are stored, and updated parameters back."""
+    """The statements that move gradients to storage, and updated parameters back."""
 
     def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage], sums_first: bool, casts: bool) -> None:
         self.spread, self.plan, self.sums_first, self.casts = spread, plan, sums_first, casts
@@ -319,7 +319,7 @@ class _Storing:
         return replace(held, grad=grad, synced=synced, updated=updated, published=published)
 
     def scattered(self, value: str, grad: str, held_in: Placement, target: Placement, into: list[Statement]) -> str:
-        """A gradient on its way to the shards of `target`."""
+        """A gradient, moved to the shards of `target`."""
         if self.sums_first:
             order = self.names.mesh.names
             summed_over = [order.index(part.axis) for part in held_in.partial]

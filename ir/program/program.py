@@ -1,4 +1,4 @@
-"""Programs: what every rank executes, written out.
+"""Programs: everything that a rank executes, written out.
 
 A Program is the lowered form of (Fold, Decisions): no choice is left in it and no communication is implied. It is
 folded like the model: one `BodyProgram` per body plan, run as often as its stage repeats it. A body program is a list
@@ -41,7 +41,7 @@ from meshwright.ir.target.workload import ATTENTION, COPY_BYTES, STYLES, Workloa
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What a local name stands for: the rank's shard of a tensor of this global type."""
+    """The tensor of a local name: the rank's shard of a tensor of this global type."""
 
     type: Type
     placement: Placement
@@ -108,7 +108,7 @@ class Ring:
         return bool(self.wanted)
 
     def shifts(self, mesh: Mesh) -> int:
-        """How often a tensor as large as the keys is passed on, and one as large as the values."""
+        """The number of times that a tensor as large as the keys is passed on, and one as large as the values."""
         n = mesh.axis(self.axis).size
         return 2 * n - 1 if self.backward else n - 1
 
@@ -158,7 +158,7 @@ Statement = Compute | Gradient | Ring | Move | Add | Zero
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The kernels that a body is executed by, as far as they decide what is kept for the backward pass."""
+    """The kernels that execute a body, as far as they decide what is saved for the backward pass."""
 
     style: str = "eager"
     device: str = "cuda"
@@ -259,12 +259,12 @@ class BodyProgram:
 
     @cached_property
     def arriving(self) -> tuple[str, ...]:
-        """The gradients that its backward pass begins with: of outputs, and of parameters that it lent."""
+        """Gradients that the backward pass begins with: of outputs, and of parameters that the body lent."""
         return tuple(name for name in (*self.output_grads, *(slot.lent for slot in self.params)) if name)
 
     @cached_property
     def elements(self) -> Mapping[str, int]:
-        """How many elements of every local name lie on one rank."""
+        """Elements of every local name on one rank."""
         counted: dict[tuple[int, tuple[int, ...]], int] = {}  # by identity: many names share few placements
         found = {}
         for name, local in self.locals.items():
@@ -276,7 +276,7 @@ class BodyProgram:
 
     @cached_property
     def nbytes(self) -> Mapping[str, float]:
-        """How many bytes they are."""
+        """Bytes of every local name on one rank."""
         elements = self.elements
         return {name: elements[name] * ITEMSIZE[local.type.dtype] for name, local in self.locals.items()}
 
@@ -290,7 +290,7 @@ class BodyProgram:
 
     @cached_property
     def offloads(self) -> bool:
-        """Whether anything of it waits in the host's memory."""
+        """Whether anything of the body waits in the host's memory."""
         return any(kept.host for kept in self.kept) or any(slot.host for slot in self.params)
 
     def moves(self, *, free: bool = False) -> tuple[Move, ...]:
@@ -330,7 +330,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A value that crosses from one stage to another: who sends which index ranges to whom.
+    """A value that crosses from one stage to another, with the index ranges that each rank sends.
 
     `source` and `target` are placements on the two stages' meshes. A gradient travels the same way back.
     """
@@ -347,7 +347,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: what it runs, where."""
+    """One stage: its runs, and the ranks that run them."""
 
     mesh: Mesh
     ranks: tuple[int, ...]
@@ -356,7 +356,7 @@ class Stage:
     last: int
 
     def calls(self) -> Iterator[tuple[int, str]]:
-        """The number of every call of the fold that runs here, with the name of its body program."""
+        """The number of every call of the fold that runs on the stage, with the name of its body program."""
         for run in self.runs:
             names = run.programs * run.repeats
             yield from enumerate(names, run.first_call)
@@ -374,7 +374,7 @@ class Tie:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An input of the model, as the first call that reads it has it of a micro-batch."""
+    """An input of the model in a micro-batch, placed as the first call that reads it wants it."""
 
     name: str
     type: Type
@@ -383,13 +383,13 @@ class Entry:
 
     @property
     def nbytes(self) -> float:
-        """Of one micro-batch, on a rank."""
+        """Bytes of the entry in one micro-batch, on a rank."""
         return float(local_elements(self.placement, self.type.shape, self.mesh) * ITEMSIZE[self.type.dtype])
 
 
 @dataclass(frozen=True)
 class Program:
-    """The whole step."""
+    """The program of a whole step."""
 
     bodies: tuple[BodyProgram, ...]
     stages: tuple[Stage, ...]
@@ -407,13 +407,13 @@ class Program:
 
     @property
     def kernels(self) -> Kernels:
-        """What its bodies are executed by."""
+        """The kernels that execute the bodies."""
         return self.bodies[0].kernels if self.bodies else Kernels()
 
 
 @lru_cache(maxsize=65536)
 def local_elements(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> int:
-    """Of the shard that the first rank holds."""
+    """Elements of the shard that the first rank holds."""
     return prod(placement.local_shape(shape, mesh))
 
 
@@ -427,7 +427,7 @@ def operands_of(statement: Statement) -> tuple[str, ...]:
 
 
 def values_read(statement: Statement) -> tuple[str, ...]:
-    """The names whose values must be at hand. A gradient statement repeats the operands and results of its forward
+    """Names whose values a statement needs. A gradient statement repeats the operands and results of its forward
     statement (`verify_gradients`), also those that its derivatives do not read."""
     if not isinstance(statement, Gradient):
         return operands_of(statement)

@@ -1,4 +1,4 @@
-"""The ways that values of a body take: from where they are made, through their hub, to their readers.
+"""Routes of a body's values: from where they are made, through their hub, to their readers.
 
 `meshwright.ir.program.spread` lowers a body to statements of both passes. Code whose backward pass is derived by the
 framework needs the forward pass alone, and for every change of placement what happens to the gradient on the way back.
@@ -44,20 +44,21 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A value: how it lies where it is made, the way to its hub, and those from there to readers, by their state."""
+    """A value: its placement where it is made, the way to its hub, and the ways from there to readers, by their
+    state."""
 
     home: State
     leaves: Way
     ways: tuple[Way, ...]
 
     def way(self, state: State) -> int:
-        """The number of the way that leads to a state; -1 where that is the hub."""
+        """The number of the way to a state; -1 where that is the hub itself."""
         return next((number for number, way in enumerate(self.ways) if way.state == state), -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routed:
-    """A body to be printed: its graph with operators in parts where that is how they are split, and its values' ways.
+    """A body to be printed: its graph, with operators expanded where they are split so, and the ways of its values.
 
     - `wanted`: for every operator, by name, the state in which it wants each operand.
     """
@@ -77,13 +78,13 @@ class Routed:
         return self.body.applied[op].results
 
     def local(self, value: str, placement: Placement, rank: int = 0) -> Type:
-        """What a rank has of a value."""
+        """The shard of a value on a rank."""
         type_ = self.graph.types[value]
         return Type(placement.local_shape(type_.shape, self.mesh, rank), type_.dtype)
 
 
 def routed(graph: Graph, plan: BodyPlan, mesh: Mesh, moves: tuple[str, ...]) -> Routed:
-    """The ways of all values of a body under a plan. `moves` are the steps that the target can execute."""
+    """The routes of all values of a body under a plan. `moves` are the steps that the target can execute."""
     body = Body(*rewritten(graph, dict(plan.strategies)), plan.states, mesh, moves)
     body.forward_pass()
     whole = body.graph

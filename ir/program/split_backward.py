@@ -30,7 +30,7 @@ def halves(body: BodyProgram) -> tuple[tuple[Statement, ...], tuple[Statement, .
 
 
 def _parts(statement: Statement, needed: set[str]) -> tuple[Statement | None, Statement | None]:
-    """What of a statement makes needed names, and what does not."""
+    """The parts of a statement that make needed names, and the rest."""
     results = results_of(statement)
     if needed.isdisjoint(results):
         return None, statement

@@ -1,4 +1,4 @@
-"""Spreading a body over a mesh: its forward and backward pass, as its plan splits operators.
+"""Spreading a body over a mesh: its forward and backward pass, with operators split as its plan says.
 
 1. *Rewrite.* Operators whose split needs communication inside (a vocabulary-sharded cross entropy) are replaced by
 their expansion (`meshwright.ir.sharding.rewrite`). 2. *States.* `adjoint.apply` says in which state every operator
@@ -89,8 +89,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """A body whose operators are spread over a mesh: its passes as far as storage and recomputation do not concern
-    them."""
+    """The passes of a body spread over a mesh, apart from storage and recomputation."""
 
     graph: Graph
     names: Names
@@ -130,13 +129,13 @@ def spread_of(
 
 
 def compute_placements(graph: Graph, plan: BodyPlan, mesh: Mesh) -> dict[str, Placement]:
-    """For every parameter and buffer, by path, where the operators that read it want it."""
+    """The placement in which operators read every parameter and buffer, by path."""
     body = Body(*rewritten(graph, dict(plan.strategies)), plan.states, mesh, moves.MOVES)
     return {param.path: body.settle(param.value, body.param_home(param)).value for param in graph.params}
 
 
 class Body:
-    """A body whose passes are written: values as they are placed, and the statements so far."""
+    """A body while its passes are written: placed values, and the statements so far."""
 
     def __init__(
         self,
@@ -170,7 +169,7 @@ class Body:
         self.output_grads: list[str | None] = []
 
     def check_gradient(self, op: Op, rule: Rule) -> None:
-        """A partial maximum has no gradient: which rank held the maximum is not known to the others."""
+        """Refuse a gradient through a partial maximum: ranks do not know which of them held the maximum."""
         splits = [choice for _, choice in self.strategies[op.name].choices if isinstance(choice, Split)]
         maximised = [name for split in splits for name in split.factors if rule.factor(name).role is Role.MAX]
         if maximised and self.graph.differentiable.intersection(op.results):
@@ -183,7 +182,7 @@ class Body:
     # names and states
 
     def settle(self, value: str, state: State) -> State:
-        """A state, without its gradient part where no gradient flows."""
+        """A state without its gradient part where no gradient flows."""
         return state if value in self.graph.differentiable else state.without_gradient()
 
     def required(self, op: Op, slot: int) -> State:
@@ -232,7 +231,7 @@ class Body:
         return Compute(signature, strategy, operands, op.results, op.name)
 
     def place(self, value: str, home: State) -> None:
-        """Give a value its home; bring it to its hub if the plan names another one."""
+        """Put a value into its home placement, and into its hub if the plan names another one."""
         home = self.settle(value, home)
         hub = self.settle(value, self.wanted_states.get(value, home))
         self.home[value], self.hub[value], self.hub_name[value] = home, hub, value
@@ -298,7 +297,7 @@ class Body:
         )
 
     def collect(self, value: str, required: bool) -> str | None:
-        """Add up the gradients of a value, in the hub's placement, then bring the sum home."""
+        """Add up the gradients of a value, in the hub's placement, then move the sum home."""
         groups = self.gradients.get(value, {})
         if not groups:
             if not required:
@@ -342,9 +341,9 @@ class Body:
         )
 
     def stored(self, update: Update) -> str:
-        """The local name of a buffer's new value, which lies where operators read the buffer."""
+        """The local name of a buffer's new value, placed as operators read the buffer."""
         return self.materialise(update.value, self.home[self.param_of(update.buffer)].value)
 
     def param_of(self, path: str) -> str:
-        """The value that a parameter or buffer is."""
+        """The value of a parameter or buffer."""
         return next(param.value for param in self.graph.params if path in param.paths)

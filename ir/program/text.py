@@ -1,4 +1,4 @@
-"""The text form of Programs: what every rank executes, on paper.
+"""The text form of Programs.
 
 Writing and reading are inverse: ``parse_program(program_text(program)) == program``. The grammar, one statement a line,
 comments from ``#``; names that are not plain are JSON strings:

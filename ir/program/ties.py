@@ -42,7 +42,7 @@ def with_added(
     *,
     casts: bool = False,
 ) -> tuple[dict[str, BodyProgram], list[list[str]]]:
-    """The body program of every call of every stage, given those that reduce all gradients for themselves; `on` tells
+    """The body program of every call of every stage, given those that reduce all gradients for themselves; `on` gives
     each stage's first call, and its ranks, `casts` whether units of stages cast parameters. Where only some calls of a
     program differ, theirs is named `.tied`."""
     if not fold.tied:
@@ -76,8 +76,8 @@ def with_added(
 def added(
     fold: Fold, bodies: Mapping[str, BodyProgram], held: Mapping[int, tuple[Hashable, str]]
 ) -> dict[int, frozenset[str]]:
-    """By call, those of its parameters whose gradients are added to an earlier call's. `held` tells which calls
-    may have one tensor of a parameter, those of the same place, and their programs."""
+    """Parameters whose gradients are added to an earlier call's, by call. `held` gives the calls that may share one
+    tensor of a parameter, those of the same place, and their programs."""
     found: dict[int, frozenset[str]] = {}
     for _, holders in fold.tied:
         first: dict[Hashable, tuple[Any, ...]] = {}
@@ -97,8 +97,8 @@ def added(
 
 
 def ends_of(program: Program, tie: Tie) -> dict[int, tuple[tuple[int, ...], End]]:
-    """Where groups of ranks hold a parameter: by the first stage of each its shape, and how its gradient lies as
-    these ranks have reduced it."""
+    """The placements of a parameter on the groups of ranks that hold it: by the first stage of each its shape, and the
+    placement of its gradient as these ranks have reduced it."""
     found: dict[Ranks, tuple[int, tuple[tuple[int, ...], End]]] = {}
     for stage, call in tie.holders:
         body = program.body(dict(program.stages[stage].calls())[call])
@@ -111,14 +111,14 @@ def ends_of(program: Program, tie: Tie) -> dict[int, tuple[tuple[int, ...], End]
 
 
 def exchanged(program: Program, tie: Tie) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
-    """What stages of different meshes send of the gradient of a parameter, so that each has the sum: from a stage to
-    another, from a rank of it to one of the other, so many elements."""
+    """Messages between stages of different meshes with the gradient of a parameter, so that each has the sum: from a
+    stage to another, from a rank of it to one of the other, so many elements."""
     for (one, (shape, left)), (other, (_, arrives)) in permutations(ends_of(program, tie).items(), 2):
         for sender, receiver, elements in messages(shape, left, arrives):
             yield (one, other), (sender, receiver), elements
 
 
 def lies(body: BodyProgram, slot: ParamSlot) -> tuple[Any, ...]:
-    """How a rank holds a parameter: calls that agree in this have one tensor."""
+    """The placement of a parameter in a call, as a key: calls that agree in it share one tensor."""
     grad = slot.grad and body.locals[slot.grad].placement
     return body.mesh, body.locals[slot.stored].placement, grad, slot.grads, slot.optimizer

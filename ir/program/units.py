@@ -1,4 +1,4 @@
-"""Units of torch's `fully_shard`: what several calls of a stage read through one module is gathered once.
+"""Units of torch's `fully_shard`: a parameter that several calls of a stage read through one module is gathered once.
 
 Outside of blocks a unit is what a module holds, and the model as a whole gathers what several calls read through one of
 its modules. So the first such call *lends* what it gathered: later ones *borrow* the value, and return their gradients,
@@ -40,9 +40,9 @@ UNITS = ("eager", "compiled")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a call has to do with others on its ranks: paths of parameters that it lends, of those that it borrows, with
-    the body that lends them, and of those whose gradients it leaves for another call to reduce; `keeps` says that it
-    gathers nothing again."""
+    """The relations of a call to others on its ranks: paths of parameters that it lends, of those that it borrows, with
+    the body that lends them, and of those whose gradients it leaves for another call to reduce; `keeps`: it gathers
+    nothing again."""
 
     left: frozenset[str] = frozenset()
     lent: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Part:
     keeps: bool = False
 
     def of(self, body: BodyProgram, name: str) -> BodyProgram:
-        """A body program with this part, under a name; the same object every time."""
+        """A body program with these relations, under a name; the same object every time."""
         return body if self == ALONE else _with_part(Same(body), name, self)
 
 
@@ -59,8 +59,8 @@ ALONE = Part()
 
 @lru_cache(maxsize=64)
 def _around(fold: Same[Fold]) -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
-    """The trained parameters that several calls outside of blocks hold, with these and the module through which each
-    reads it. A block is a unit itself, as often as it runs."""
+    """Trained parameters that several calls outside of blocks hold, with these calls and the module through which each
+    reads it. A block is a unit itself, however often it runs."""
     calls = tuple(fold.of.calls())
     held = ((path, [number for number, _ in holders if not calls[number].path]) for path, holders in fold.of.tied)
     return tuple((path, tuple((at, _module(calls[at], path)) for at in own)) for path, own in held if len(own) > 1)
@@ -73,14 +73,14 @@ def _module(call: Call, path: str) -> str:
 
 @lru_cache(maxsize=64)
 def sharing(fold: Same[Fold]) -> frozenset[str]:
-    """The bodies that a stage may have gather nothing again: those outside of blocks, if any of them may share."""
+    """Bodies for which a stage gathers nothing again: those outside of blocks, if any of them may share."""
     read = (Counter(module for _, module in holders) for _, holders in _around(fold))
     some = any(most > 1 for counted in read for most in counted.values())
     return frozenset(call.body.name for call in fold.of.calls() if some and not call.path)
 
 
 def shared(fold: Fold, bodies: Mapping[str, BodyProgram], held: Mapping[int, str]) -> dict[int, Part]:
-    """What calls of one stage lend and borrow, by their numbers; `held` tells their programs."""
+    """Lending and borrowing among calls of one stage, by their numbers; `held` gives their programs."""
     calls, found = tuple(fold.calls()), dict[int, Part]()
     for path, holders in _around(Same(fold)):
         first: dict[tuple[Any, ...], int] = {}
@@ -116,12 +116,12 @@ def slot_of(body: BodyProgram, path: str) -> ParamSlot:
 
 
 def apart(body: BodyProgram, slot: ParamSlot) -> bool:
-    """Whether a unit of `fully_shard` has shards of it."""
+    """Whether a unit of `fully_shard` holds shards of a parameter."""
     return body.kernels.style in UNITS and slot.optimizer != body.locals[slot.value].placement
 
 
 def computed(body: BodyProgram, slot: ParamSlot) -> tuple[Any, ...]:
-    """How operators have a parameter and leave its gradient."""
+    """The form in which operators read a parameter and leave its gradient."""
     return body.mesh, body.locals[slot.value].placement, body.locals[_made(body, slot)].placement
 
 
@@ -207,7 +207,7 @@ def _made(body: BodyProgram, slot: ParamSlot) -> str:
 
 
 def _chain(statements: Iterable[Statement], end: str) -> list[str]:
-    """The names through which moves of parameters and their gradients lead to `end`."""
+    """Names that lead to `end` through moves of parameters and their gradients."""
     before = {s.result: s.operand for s in statements if isinstance(s, Move) and s.reason in ("parameter", "sync")}
     names = [end]
     while names[0] in before:
@@ -216,17 +216,17 @@ def _chain(statements: Iterable[Statement], end: str) -> list[str]:
 
 
 def _sets_out(statement: Statement) -> TypeGuard[Move]:
-    """Whether a gradient is on its way to where it is stored."""
+    """Whether a gradient is being moved to where it is stored."""
     return isinstance(statement, Move) and statement.reason == "sync"
 
 
 def _read_from(statement: Statement, own: str, total: str) -> Statement:
-    """The way of a gradient, from all of it."""
+    """The route of a gradient, from its first form."""
     return replace(statement, operand=total) if _sets_out(statement) and statement.operand == own else statement
 
 
 def _leading(statements: Sequence[Statement], ends: Sequence[str | None]) -> tuple[Statement, ...]:
-    """The statements that lead to some names."""
+    """Statements that lead to some names."""
     wanted, found = set(ends), list[Statement]()
     for statement in reversed(statements):
         if not wanted.isdisjoint(results_of(statement)):

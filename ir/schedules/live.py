@@ -45,12 +45,12 @@ class Moment:
 
 @derived
 def moments(work: WorkLists) -> tuple[tuple[Moment, ...], ...]:
-    """For every group the greatest moments, in order."""
+    """The greatest moments of every group, in order."""
     return tuple(moments_of(work, group) for group in range(len(work.lists)))
 
 
 def moments_of(work: WorkLists, group: int) -> tuple[Moment, ...]:
-    """Those of one group."""
+    """The greatest moments of one group."""
     found = _by_group(work)
     if group not in found:
         found[group] = _moments(work, group)
@@ -59,18 +59,18 @@ def moments_of(work: WorkLists, group: int) -> tuple[Moment, ...]:
 
 @derived
 def _by_group(work: WorkLists) -> dict[int, tuple[Moment, ...]]:
-    """Those that were asked for so far."""
+    """Moments by group, of those that were asked for so far."""
     return {}
 
 
 def peak(work: WorkLists) -> tuple[int, ...]:
-    """For every group the most stage micro-batches held at once."""
+    """The most stage micro-batches that every group holds at once."""
     return tuple(max(moment.held for moment in found) for found in moments(work))
 
 
 def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
-    """Counts are packed into one number, `width` bits each with a spare bit on top: adding and comparing all of them is
-    then one operation, and a schedule's steady state one entry of a set."""
+    """Moments as packed counts, `width` bits each with a spare bit on top: adding and comparing all of them is then one
+    operation, and a schedule's steady state one entry of a set."""
     stages, depth = work.shape.stages[group], work.shape.depth
     width = work.shape.microbatches.bit_length() + 1
     fields = 4 * len(stages)
@@ -107,8 +107,8 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
 
 
 def _turns(actions: list[int], stages: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """The actions that go another way than the one before them on their stage, and where they are. The first one, a
-    forward, does not."""
+    """Actions that go another way than the one before them on their stage, with their places. The first one, a forward,
+    does not."""
     forwards = {4 * stage + FORWARD for stage in stages}
     goes = dict.fromkeys(stages, True)
     for at, of in enumerate(actions):
@@ -119,12 +119,12 @@ def _turns(actions: list[int], stages: tuple[int, ...]) -> Iterator[tuple[int, i
 
 
 def _first_graded(actions: list[int], stage: int) -> int:
-    """Where the action is that first leaves gradients of a stage."""
+    """The place of the action that first leaves gradients of a stage."""
     return min(actions.index(of) for of in (4 * stage + BACKWARD, 4 * stage + WEIGHT) if of in actions)
 
 
 def _greatest(states: set[int], spare: int) -> list[int]:
-    """Those that no other one exceeds or equals in every field: none of the spare bits is borrowed."""
+    """Moments that no other one exceeds or equals in every field: none of the spare bits is borrowed."""
     kept: list[int] = []
     for state in sorted(states, reverse=True):
         if all(((other | spare) - state) & spare != spare for other in kept):

@@ -22,7 +22,7 @@ their identities stay theirs."""
 
 
 def work_of(program: Program) -> WorkLists:
-    """What every group of a program computes, in order; verified. The same object for the same lists."""
+    """The work of every group of a program, in order; verified. The same object for the same lists."""
     lists = tuple(actions for _, actions in program.actions)
     shared = shared_work(lists)
     held = tuple(
@@ -45,7 +45,7 @@ def work_of(program: Program) -> WorkLists:
 
 
 def with_work(program: Program, work: WorkLists) -> Program:
-    """A program as `lower` makes them, with its groups doing this work, of the same shape."""
+    """A program whose groups do this work, of the same shape, with the lists that `lower` would make."""
     verify_work(work)
     lists = [actions.doing(work) for _, actions in program.actions if isinstance(actions, ActionList)]
     return replace(program, actions=tuple((ranks, one) for (ranks, _), one in zip(program.actions, lists, strict=True)))

@@ -1,4 +1,4 @@
-"""Every named schedule, with what it asks for.
+"""Every named schedule, with its conditions.
 
 A schedule fixes more than an order: which stages a group holds (in a loop, g, g + G, g + 2G, …, or folded to a V, g and
 2G - 1 - g), how many, and how many micro-batches it needs. `stage_groups` and `SCHEDULES` say so, so that whoever
@@ -68,7 +68,7 @@ def named(name: str) -> Named:
 
 
 def stage_groups(name: str, groups: int, virtual: int) -> tuple[tuple[int, ...], ...]:
-    """Which stages each group holds, where every group holds `virtual` of them. A custom schedule is taken to loop."""
+    """The stages of each group, where every group holds `virtual` of them. A custom schedule is taken to loop."""
     if name == CUSTOM:
         return Named(write=gpipe).stage_groups(groups, virtual)
     schedule = named(name)
@@ -77,7 +77,7 @@ def stage_groups(name: str, groups: int, virtual: int) -> tuple[tuple[int, ...],
 
 
 def check_schedule(name: str, shape: Shape) -> None:
-    """Must: a schedule gets the stages per group that it is made for, where it wants them, and enough micro-batches."""
+    """Check that a schedule gets the stages per group that it is made for, in their order, and enough micro-batches."""
     schedule, groups = named(name), len(shape.stages)
     virtual = len(shape.stages[0])
     if any(len(stages) != virtual for stages in shape.stages):

@@ -1,4 +1,4 @@
-"""Sends and receives, put around what computes."""
+"""Sends and receives, put around computing actions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _around(
 
 
 def _sources(pairs: Pairs) -> Mapping[int, list[int]]:
-    """For every stage, from which it receives."""
+    """The stages from which every stage receives."""
     found: dict[int, list[int]] = {}
     for from_, to in sorted(pairs):
         found.setdefault(to, []).append(from_)
@@ -43,5 +43,5 @@ def _sources(pairs: Pairs) -> Mapping[int, list[int]]:
 
 
 def _targets(pairs: Pairs) -> Mapping[int, list[int]]:
-    """For every stage, to which it sends."""
+    """The stages to which every stage sends."""
     return _sources(frozenset((to, from_) for from_, to in pairs))

@@ -55,7 +55,7 @@ def zb_v(shape: Shape) -> Lists:
 
 
 def dualpipe_v(shape: Shape) -> Lists:
-    """Its eight steps, overlapped pairs written out."""
+    """The eight steps of DualPipeV, with overlapped pairs written out."""
     groups = len(shape.stages)
     lists = []
     for group, stages in enumerate(shape.stages):
@@ -78,12 +78,12 @@ def dualpipe_v(shape: Shape) -> Lists:
 
 
 def v_min(shape: Shape) -> Lists:
-    """The least memory: every wave goes on at once."""
+    """The V schedule with the least memory: every wave goes on at once."""
     return _repeated(shape, MIN_GAPS)
 
 
 def v_half(shape: Shape) -> Lists:
-    """Half the memory of 1F1B."""
+    """The V schedule with half the memory of 1F1B."""
     return _repeated(shape, HALF_GAPS)
 
 

@@ -1,4 +1,4 @@
-"""Are work lists a step? Every piece of work once, and an order in which all of it can run.
+"""Verification of work lists: every piece of work once, and an order in which all of it can run.
 
 `running_order` lets the groups run against each other and writes down who ran when. It is the proof that nothing waits
 for ever, and what a simulator needs: with it, times follow in one pass.
@@ -17,14 +17,14 @@ _ONCE = {(1, 1, 0, 0), (1, 0, 1, 1)}
 
 
 def verify_actions(actions: tuple[tuple[Action, ...], ...], shape: Shape) -> None:
-    """Must: every group does, for each of its stages and micro-batches, exactly one F and then either one B, or one I
-    and then one W, and the lists taken together never wait in a circle."""
+    """Check that every group does, for each of its stages and micro-batches, exactly one F and then either one B, or
+    one I and then one W, and that the lists taken together never wait in a circle."""
     verify_work(encode(actions, shape))
 
 
 @derived
 def verify_work(work: WorkLists) -> None:
-    """The same of lists of codes."""
+    """Check lists of codes, as `verify_actions` does actions."""
     depth = work.shape.depth
     for group, (stages, codes) in enumerate(zip(work.shape.stages, work.lists, strict=True)):
         if not _plainly_once(stages, codes, depth, work.shape.microbatches):
@@ -33,8 +33,8 @@ def verify_work(work: WorkLists) -> None:
 
 
 def _plainly_once(stages: tuple[int, ...], codes: tuple[int, ...], depth: int, microbatches: int) -> bool:
-    """Whether it is easy to see that the counts are right: there are as many codes as there should be, and of every
-    stage all F, and either all B or all I and W."""
+    """Whether the counts are easily seen to be right: there are as many codes as there should be, and of every stage
+    all F, and either all B or all I and W."""
     seen, expected = set(codes), 0
     for stage in stages:
         every = [range(4 * stage + kind, 4 * depth * microbatches, 4 * depth) for kind in range(4)]
@@ -81,7 +81,7 @@ class Order:
 
 @derived
 def running_order(work: WorkLists) -> Order:
-    """Run every group until it waits; whoever makes what it waits for lets it go on."""
+    """The order that results when every group runs until it waits, and goes on once its input is made."""
     shape, depth = work.shape, work.shape.depth
     last = depth - 1
     values, gradients = ([0] * (depth * shape.microbatches) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Work lists: what every group of ranks computes, in order, as whole numbers.
+"""Work lists: the actions of every group of ranks in order, as whole numbers.
 
 A list entry is one action (F, B, I or W of one stage on one micro-batch). Large schedules have 10⁵ of them, and a
 search makes, checks and simulates hundreds of schedules a second, so they are held as codes
@@ -31,7 +31,7 @@ _ACTION = re.compile(r"^(?P<stage>\d+)(?P<kind>[FBIW])(?P<microbatch>\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a schedule is made for: which stages each group holds, in order, and how many micro-batches run."""
+    """The shape of a schedule: the stages of each group, in order, and the number of micro-batches."""
 
     stages: tuple[tuple[int, ...], ...]
     microbatches: int

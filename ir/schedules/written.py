@@ -18,8 +18,8 @@ ENDING = (Action("sync"), Action("step"))
 
 
 class ActionList(Sequence[Action]):
-    """What one group of some work lists does, with transfers for the pairs of stages that values and gradients cross,
-    and the end of the step."""
+    """The actions of one group of some work lists, with transfers for the pairs of stages that values and gradients
+    cross, and the end of the step."""
 
     __slots__ = ("_backward", "_forward", "_written", "group", "work")
 
@@ -34,7 +34,7 @@ class ActionList(Sequence[Action]):
 
     @property
     def written(self) -> tuple[Action, ...]:
-        """The list."""
+        """The actions, written out."""
         if self._written is None:
             depth = self.work.shape.depth
             codes = self.work.lists[self.group]
@@ -66,14 +66,15 @@ class ActionList(Sequence[Action]):
 
 
 def computing(actions: Sequence[Action]) -> str:
-    """The kinds of what computes in a list, in order. What is not written out yet is not for that."""
+    """The kinds of computing actions in a list, in order, without writing the list out."""
     if isinstance(actions, ActionList):
         return "".join(KINDS[code % len(KINDS)] for code in actions.work.lists[actions.group])
     return "".join(action.kind for action in actions if action.kind in KINDS)
 
 
 def shared_work(lists: Sequence[Sequence[Action]]) -> WorkLists | None:
-    """The work lists that these are all of, group by group; None if they are of several, or were written by hand."""
+    """The work lists that these lists belong to, group by group; None if they are of several, or were written by
+    hand."""
     works = [one.work for group, one in enumerate(lists) if isinstance(one, ActionList) and one.group == group]
     if len(works) < len(lists) or any(work is not works[0] for work in works):
         return None

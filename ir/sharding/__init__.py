@@ -1,4 +1,4 @@
-"""How tensors lie on meshes, and what operators make of that.
+"""Sharding: how tensors lie on meshes, and what operators make of that.
 
 | module | what it has |
 |---|---|

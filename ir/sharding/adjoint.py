@@ -68,7 +68,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The axis does nothing here; with `grad_partial` gradients pass through unreduced."""
+    """The axis does nothing in this operator; with `grad_partial`, gradients pass through unreduced."""
 
     grad_partial: bool = False
 
@@ -104,7 +104,7 @@ def parse_choice(text: str) -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What every mesh axis does in one operator, as (axis, choice) pairs. Axes that are not named are idle.
+    """The use of every mesh axis in one operator, as (axis, choice) pairs. Axes that are not named are idle.
 
     Where several axes cut one dimension, the order of the pairs is their order, major to minor.
     """
@@ -132,7 +132,7 @@ class Strategy:
             return self._hash
 
     def __reduce__(self) -> tuple[type[Strategy], tuple[object, ...]]:
-        """Made anew in another process, where strings have other hashes."""
+        """Rebuild the strategy when unpickled: strings have other hashes in another process."""
         return Strategy, (self.choices,)
 
     @staticmethod
@@ -177,7 +177,7 @@ def choices(rule: Rule) -> tuple[Choice, ...]:
 
 
 def _only_additive(rule: Rule) -> bool:
-    """Whether the result is nothing but the sum of its additive operands."""
+    """Whether the result is just the sum of its additive operands."""
     return Law.ADDITIVE in rule.laws and not {Law.LINEAR, Law.NONLINEAR} & set(rule.laws)
 
 
@@ -243,7 +243,7 @@ def _state(rule: Rule, strategy: Strategy, mesh: Mesh, side: str, index: int, ty
 
 @lru_cache(maxsize=65536)
 def _one_state(dims: tuple[Dim, ...], partial: tuple[Partial, ...], grad_partial: tuple[str, ...]) -> State:
-    """Of equal states always the same: there are few, and they are made and compared often."""
+    """One object for equal states: there are few, and they are made and compared often."""
     return State(dims, partial, grad_partial)
 
 
@@ -253,7 +253,8 @@ def _place(rule: Rule, side: str, index: int) -> str:
 
 
 def _mode(rule: Rule, choice: Choice, side: str, index: int, dims: Dims, type_: Type) -> str:
-    """What one axis does to one operand or result: "S", "R", "R|P", or the reduction that its partial value needs."""
+    """The effect of one axis on one operand or result: "S", "R", "R|P", or the reduction that its partial value
+    needs."""
     is_result = side == "result"
     law = None if is_result else rule.laws[index]
     carries = type_.floating and law is not Law.INDEX
@@ -302,7 +303,7 @@ def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, at: tuple[str, int, int], e
 
 
 def _check_cut(choice: Split, left: int, parts: int, *, inside: Collection[str]) -> None:
-    """Must: what is left of a factor divides; no later factor is cut inside uneven parts."""
+    """Check that the rest of a factor divides, and that no later factor is cut inside uneven parts."""
     if isinstance(choice.layout, Uneven):
         if inside:
             raise IllegalStrategy(
@@ -327,7 +328,7 @@ def _sectioned(choice: Split, sections: tuple[int, ...]) -> Layout:
 
 
 def _check_groups(choice: Split, groups: int, parts: int) -> None:
-    """Must: what a loop fills, counted in so many groups, is cut where groups end."""
+    """Check that what a loop fills, counted in so many groups, is cut where groups end."""
     layout = choice.layout
     runs = layout.runs if isinstance(layout, Nested) else 1
     zigzag = layout == ZIGZAG or layout == Nested(runs, ZIGZAG)
@@ -368,5 +369,5 @@ def _local_sizes(rule: Rule, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str,
 
 
 def needs(differentiable: Sequence[bool]) -> tuple[int, ...]:
-    """The operand indices that want a gradient."""
+    """The operands that want a gradient, by index."""
     return tuple(index for index, wanted in enumerate(differentiable) if wanted)

@@ -1,4 +1,5 @@
-"""How one dimension is cut into parts: in equal runs or others, by sections, in a zigzag, an inner loop by itself."""
+"""Layouts: the parts into which an axis cuts a dimension, as equal runs, unequal runs, sections, a zigzag, or an inner
+loop."""
 
 from __future__ import annotations
 
@@ -75,9 +76,9 @@ Plain = Contiguous | Zigzag
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """Several equal runs, each cut alike: how an inner loop is cut where it shares its dimension with outer ones
-    (batch and sequence as one, cut along the sequence). Seen as the two dimensions that it is, the inner one lies in
-    `layout`; so whatever moves that moves this."""
+    """Several equal runs, each cut alike: the cut of an inner loop that shares its dimension with outer ones (batch and
+    sequence as one, cut along the sequence). Seen as two dimensions, the inner one lies in `layout`; whatever moves
+    that moves this."""
 
     runs: int
     layout: Plain = Contiguous()
@@ -100,7 +101,7 @@ class Nested:
 
 @dataclass(frozen=True, slots=True)
 class Uneven:
-    """Part i is a run of sizes[i]: for GPUs that are not alike."""
+    """Part i is a run of sizes[i], for devices that differ."""
 
     sizes: tuple[int, ...]
 
@@ -127,7 +128,7 @@ class Uneven:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Part i is the i-th run of so many elements: the last parts hold less, or nothing, and have room for a whole run.
+    """Part i is the i-th run of so many elements: the last parts are shorter or empty, with room for a whole run.
 
     Trainers cut parameters so that nothing divides. What is stored, gathered and scattered has the size of the first
     part. `runs`: of each axis that cuts, major to minor, where several do as one group.
@@ -185,7 +186,7 @@ def parse_layout(text: str) -> Layout:
 
 
 def merge(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same indices in the same order, with runs that touch joined."""
+    """The same indices in the same order, with adjacent runs joined."""
     joined: list[Span] = []
     for start, stop in spans:
         if joined and joined[-1][1] == start:

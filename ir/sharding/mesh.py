@@ -77,7 +77,7 @@ class Mesh:
             return self._hash
 
     def __reduce__(self) -> tuple[type[Mesh], tuple[object, ...]]:
-        """Made anew in another process, where strings have other hashes."""
+        """Rebuild the mesh when unpickled: strings have other hashes in another process."""
         return Mesh, (self.axes,)
 
     @staticmethod
@@ -113,7 +113,7 @@ class Mesh:
         )
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank stands on every axis."""
+        """The coordinates of a rank on every axis."""
         at: dict[str, int] = {}
         for axis in reversed(self.axes):
             rank, at[axis.name] = divmod(rank, axis.size)

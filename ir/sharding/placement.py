@@ -1,4 +1,4 @@
-"""Placements: how one tensor lies on a mesh.
+"""Placements: the way in which one tensor lies on a mesh.
 
 A *layout* says how one dimension is cut into parts. Everything about a layout follows from one method, ``pieces``:
 which index ranges of the dimension belong to part i. A *shard* is a layout applied along one mesh axis; a dimension
@@ -76,7 +76,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How one tensor lies on a mesh.
+    """The way in which one tensor lies on a mesh.
 
     - An axis must appear at most once, in a dimension or as partial.
     - Partial axes have no order and are kept sorted by name.
@@ -105,7 +105,7 @@ class Placement:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Placement], tuple[object, ...]]:
-        """Made anew in another process, where strings have other hashes."""
+        """Rebuild the placement when unpickled: strings have other hashes in another process."""
         return Placement, (self.dims, self.partial)
 
     @staticmethod
@@ -117,14 +117,14 @@ class Placement:
         return len(self.dims)
 
     def on(self, axis: str) -> int | Partial | None:
-        """What the axis does: the dimension it cuts, its partial, or None for copies."""
+        """The use of an axis: the dimension that it cuts, its partial reduction, or None for copies."""
         for index, dim in enumerate(self.dims):
             if any(shard.axis == axis for shard in dim):
                 return index
         return next((p for p in self.partial if p.axis == axis), None)
 
     def check(self, shape: Sequence[int], mesh: Mesh, place: str) -> None:
-        """Must: one entry per dimension, axes of the mesh, extents that the layouts can cut."""
+        """Check one entry per dimension, axes of the mesh, and extents that the layouts can cut."""
         if len(shape) != len(self.dims):
             raise PlacementRank(
                 place=place,
@@ -195,7 +195,7 @@ class State:
         return State(((),) * rank)
 
     def without_gradient(self) -> State:
-        """The state of the same value where no gradient flows: R|P and R|R are then one."""
+        """The state of the value where no gradient flows: R|P and R|R are then one."""
         return _without_gradient(self) if self.grad_partial else self
 
     def __str__(self) -> str:
@@ -242,7 +242,7 @@ def _parse_shard(text: str) -> Shard:
 
 
 def _first_share(dim: Dim, extent: int, mesh: Mesh) -> int:
-    """What shards leave of an extent on the first rank."""
+    """The part of an extent that shards leave on the first rank."""
     left = extent
     for shard in dim:
         if not isinstance(shard.layout, Contiguous):
@@ -267,7 +267,7 @@ def _spans(dim: Dim, extent: int, mesh: Mesh, at: Mapping[str, int]) -> tuple[Sp
 
 @lru_cache(maxsize=65536)
 def _check_cuts(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> None:
-    """Must: axes of the mesh, and every dimension can be cut."""
+    """Check that axes are of the mesh, and that every dimension can be cut."""
     for axis in placement.axes:
         mesh.axis(axis)
     for dim, extent in zip(placement.dims, shape, strict=True):
@@ -277,8 +277,8 @@ def _check_cuts(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> Non
 
 @lru_cache(maxsize=65536)
 def _check_cut(dim: Dim, extent: int, mesh: Mesh) -> None:
-    """Must: every part can be cut. What could be once is not tried again; only parts of unequal sizes can fail one by
-    one, of others any shows what all are like."""
+    """Check that every part can be cut. Checks that passed once are not repeated; only parts of unequal sizes are
+    checked one by one, since equal ones all behave alike."""
     uneven = any(isinstance(shard.layout, Uneven | Padded) for shard in dim)
     for part in range(_parts(dim, mesh) if uneven else 1):
         _spans(dim, extent, mesh, _unravel(dim, mesh, part))

@@ -1,4 +1,4 @@
-"""RankClass: where shards have sizes of their own, not all ranks of a program are alike.
+"""Rank classes: the ranks of a stage by what they hold, where shards are of different sizes.
 
     rank_classes   stage, bodies, devices -> its ranks, those together that are alike
     seen       body, coordinates      -> the same body, its ranks renumbered so that those there come first
@@ -40,7 +40,7 @@ At = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class RankClass:
-    """Ranks of a stage that are alike: they hold shards of the same sizes, on the same kind of device."""
+    """Ranks of a stage that hold shards of the same sizes, on the same kind of device."""
 
     ranks: tuple[int, ...]
     at: At = ()
@@ -49,9 +49,9 @@ class RankClass:
 def rank_classes(
     stages: Sequence[Stage], bodies: Mapping[str, BodyProgram], device: Callable[[int], Hashable] | None
 ) -> tuple[RankClass, ...]:
-    """The ranks of stages that share theirs, those together that are alike; without those that hold less of everything
-    than others on the same device. Where all shards are alike so are the ranks, whatever their devices. `device` of
-    None: there is only one kind."""
+    """The rank classes of stages that share their ranks, without classes that hold less of everything than another one
+    on the same device. Where all shards are alike, so are the ranks, whatever their devices. `device` of None: there is
+    only one kind."""
     names = dict.fromkeys(name for stage in stages for run in stage.runs for name in run.programs)
     sizes, stage = _sizes([bodies[name] for name in names]), stages[0]
     if not sizes or (device is None and all(_first_is_largest(parts) for parts in sizes.values())):
@@ -69,7 +69,7 @@ def rank_classes(
 
 
 def places_of(program: Program, stages: Sequence[int]) -> tuple[At, ...]:
-    """For every rank of stages that share theirs, the coordinates of the first one like it."""
+    """The coordinates of the first rank of its class, for every rank of stages that share their ranks."""
     own = [program.stages[number] for number in stages]
     names = dict.fromkeys(name for stage in own for run in stage.runs for name in run.programs)
     sizes, mesh = _sizes([program.body(name) for name in names]), own[0].mesh
@@ -139,7 +139,7 @@ def _seen(key: Same[BodyProgram], at: At) -> BodyProgram:
 
 
 def _extra_bytes(body: BodyProgram) -> Mapping[str, int]:
-    """What operators keep beside values."""
+    """Bytes of the extras that operators keep beside values."""
     found: dict[str, int] = {}
     for statement in filter(is_derivative, body.backward):
         sizes = apply(infer(statement.signature), statement.signature.operands, statement.strategy, body.mesh).sizes
@@ -156,7 +156,7 @@ def _kept_bytes(kept: Kept, before: BodyProgram, body: BodyProgram, extras: Mapp
 
 
 def _said(statement: Statement, at: At) -> Statement:
-    """A statement of its own: what stands for one thing in all programs that hold it stands for another in these."""
+    """A statement with names of its own where a shard differs, so that what programs remember by name stays apart."""
     if isinstance(statement, Compute | Gradient | Ring):
         return replace(statement, strategy=_chosen(statement.strategy, at))
     if isinstance(statement, Move):

@@ -37,7 +37,7 @@ FREE = frozenset(("slice", "mask", "pad"))
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One move of one axis, or of several that act as one group (`axes`, major to minor).
+    """One move along one axis, or along several that act as one group (`axes`, major to minor).
 
     `dim` is the dimension cut or gathered, `target` the one that an all-to-all cuts instead, `layout` how it is cut.
     """
@@ -91,7 +91,7 @@ _STEP = re.compile(
 
 @lru_cache(maxsize=65536)
 def after(placement: Placement, step: Step) -> Placement:
-    """The placement that a step leads to. Raises `NoReshard` if the step does not apply."""
+    """The placement after a step. Raises `NoReshard` if the step does not apply."""
     dims, partial = list(placement.dims), placement.partial
     for index, axis in enumerate(reversed(step.axes) if step.kind == "all_gather" else step.axes):
         held = placement.on(axis)
@@ -113,7 +113,7 @@ def after(placement: Placement, step: Step) -> Placement:
 
 
 def _of_axis(layout: Layout, index: int) -> Layout:
-    """How one of several axes cuts that act as one group."""
+    """The cut of one axis among several that act as one group."""
     return Padded((layout.runs[index],)) if isinstance(layout, Padded) else layout
 
 
@@ -140,8 +140,8 @@ def traffic_bytes(step: Step, local_bytes: float, mesh: Mesh) -> float:
 
 
 def given_elements(step: Step, before: int, reached: int, mesh: Mesh) -> int:
-    """Elements that a rank gives to a step, of those that it holds before and then: padded parts are scattered from a
-    padded whole."""
+    """Elements that a rank puts into a step, given those that it holds before and after: padded parts are scattered
+    from a padded whole."""
     if step.kind == "reduce_scatter" and isinstance(step.layout, Padded):
         return reached * prod(mesh.axis(axis).size for axis in step.axes)
     return before
@@ -151,7 +151,7 @@ def given_elements(step: Step, before: int, reached: int, mesh: Mesh) -> int:
 def path(
     source: Placement, target: Placement, mesh: Mesh, moves: tuple[str, ...] = MOVES
 ) -> tuple[tuple[Step, Placement], ...]:
-    """The steps of `reshard`, each with the placement that it leads to."""
+    """The steps of `reshard`, each with the placement after it."""
     found = []
     for step in reshard(source, target, mesh, moves):
         source = after(source, step)
@@ -192,7 +192,7 @@ def reshard(source: Placement, target: Placement, mesh: Mesh, moves: tuple[str, 
 
 @lru_cache(maxsize=65536)
 def _share(placement: Placement, mesh: Mesh) -> float:
-    """The part of the tensor that a rank holds."""
+    """The share of the tensor that a rank holds."""
     return 1.0 / prod(mesh.axis(shard.axis).size for dim in placement.dims for shard in dim)
 
 
@@ -257,7 +257,7 @@ def at_once(steps: tuple[tuple[Step, Placement], ...], mesh: Mesh) -> tuple[tupl
 
 
 def _alike(major: Step, minor: Step, mesh: Mesh) -> bool:
-    """Whether two steps cut as one group of both their axes does: plainly, or in runs of whole runs."""
+    """Whether two steps cut as one group over both axes would: plainly, or in runs of whole runs."""
     if isinstance(major.layout, Padded) and isinstance(minor.layout, Padded):
         return major.layout.runs[-1] == minor.layout.runs[0] * mesh.axis(minor.axes[0]).size
     return major.layout == minor.layout == CONTIGUOUS

@@ -1,4 +1,4 @@
-"""What lowering derives from a graph alone, made once per graph and shared by all plans.
+"""Facts about a graph that do not depend on plans, derived once and shared by all of them.
 
 Operators whose split needs communication inside (a vocabulary-sharded cross entropy) are replaced by their expansion;
 of every operator, its rule, and which derivatives it has and what they read.
@@ -21,7 +21,7 @@ from meshwright.ir.sharding.mesh import Mesh
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What holds of an operator under every plan. `wanted`: the operands whose gradients it has, if one comes to its
+    """Facts about an operator under every plan. `wanted`: the operands whose gradients it has, if one reaches its
     results; `reads`: the operands that its derivatives read; `reruns`: whether they read its results."""
 
     signature: Signature
@@ -41,7 +41,7 @@ def _applied(facts: Facts, strategy: Strategy, mesh: Mesh) -> Applied:
 
 
 def facts_of(graph: Graph) -> Mapping[str, Facts]:
-    """For every operator, by name."""
+    """The facts of every operator, by name."""
     return _facts(Same(graph))
 
 
@@ -63,7 +63,7 @@ def _facts_of(op: Op, graph: Graph) -> Facts:
 
 
 def reached(graph: Graph) -> frozenset[str]:
-    """The values that a gradient comes to: that of the loss, or, where there is none, those of all outputs."""
+    """Values that a gradient reaches: that of the loss, or, without one, those of all outputs."""
     return _reached(Same(graph))
 
 
@@ -85,7 +85,7 @@ Inner = tuple[str, Mapping[str, str]]
 
 
 def rewritten(graph: Graph, chosen: Mapping[str, Strategy]) -> tuple[Graph, Mapping[str, Strategy]]:
-    """Replace operators that an expanded factor is split in; give every operator of the result its strategy."""
+    """Replace operators whose expanded factors are split, and give every resulting operator its strategy."""
     expanded = _expanding(graph, chosen)
     if not expanded:
         return graph, chosen
@@ -98,7 +98,7 @@ def rewritten(graph: Graph, chosen: Mapping[str, Strategy]) -> tuple[Graph, Mapp
 
 
 def expanded_from(graph: Graph, chosen: Mapping[str, Strategy]) -> Mapping[str, str]:
-    """For the operators of expansions in what `rewritten` makes, by name: what they expand."""
+    """The operator that each operator of an expansion replaces, by name, in the result of `rewritten`."""
     expanded = _expanding(graph, chosen)
     return {name: outer for name, (outer, _) in _expanded(Same(graph), expanded)[1].items()} if expanded else {}
 
@@ -152,7 +152,7 @@ def _inline(op: Op, known: Mapping[str, Type], types: dict[str, Type]) -> Iterab
 
 
 def _inner(choice: Choice, mapping: Mapping[str, str], op: Op) -> Choice:
-    """What an axis does in one operator of an expansion, given what it does in the whole."""
+    """The choice of an axis in one operator of an expansion, given its choice in the whole."""
     if isinstance(choice, Idle):
         return choice
     if isinstance(choice, Split) and len(choice.factors) == 1:

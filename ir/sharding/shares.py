@@ -1,4 +1,5 @@
-"""Unequal shares: of copies that work on one batch, fast ones take more sequences, and roomy ones hold more state.
+"""Unequal shares: copies of a model on different devices take parts of a batch by speed, and parts of the state by
+room.
 
     batch_shares   Decisions, (3, 3, 1, 1) -> Decisions    of eight sequences the first two copies take three each
     state_shares   Decisions, weights      -> Decisions    of what ZeRO cuts, each copy holds about so large a part
@@ -33,7 +34,7 @@ COPIES = TABLE[0].name
 
 
 def axis_of(decisions: Decisions) -> str:
-    """The outermost axis that holds copies, if all stages have the same, else nothing."""
+    """The outermost axis that holds copies, if all stages have the same one, else empty."""
     outermost = (
         next((one for one in stage.mesh.axes if one.name.startswith(COPIES)), None) for stage in decisions.stages
     )
@@ -43,7 +44,7 @@ def axis_of(decisions: Decisions) -> str:
 
 
 def shares_of(decisions: Decisions) -> tuple[int, ...]:
-    """What each copy takes of a batch, in smallest terms; nothing where all take the same."""
+    """Shares of a batch per copy, in smallest terms; empty where all are equal."""
     axis = axis_of(decisions)
     for plan in decisions.plans if axis else ():
         for _, strategy in plan.strategies:
@@ -54,7 +55,7 @@ def shares_of(decisions: Decisions) -> tuple[int, ...]:
 
 
 def shares_along(decisions: Decisions, axes: Sequence[str]) -> tuple[int, ...]:
-    """The same for each rank along axes that cut the batch, major to minor: inner ones cut what a copy takes in equal
+    """Shares of a batch per rank along axes that cut it, major to minor: inner ones cut a copy's share in equal
     parts."""
     found, axis = shares_of(decisions), axis_of(decisions)
     if not found:
@@ -90,7 +91,7 @@ def equally(decisions: Decisions) -> Decisions:
 
 
 def weights_of(decisions: Decisions) -> tuple[int, ...]:
-    """What each copy holds of the largest thing that is stored in unequal shards; nothing where there is none."""
+    """The parts of copies in the largest tensor that is stored in unequal shards; empty where there is none."""
     axis = axis_of(decisions)
     placements = (item.optimizer for plan in decisions.plans for item in plan.storage) if axis else ()
     found = (shard.layout for one in placements for dim in one.dims for shard in dim if shard.axis == axis)
@@ -104,7 +105,7 @@ def weights_of(decisions: Decisions) -> tuple[int, ...]:
 
 
 def batch_shares(decisions: Decisions, fold: Fold, sizes: Sequence[int]) -> Decisions:
-    """The plan with so many sequences of a micro-batch on each copy. Raises `SharesImpossible`."""
+    """The plan with these numbers of sequences of a micro-batch on the copies. Raises `SharesImpossible`."""
     axis = axis_of(decisions)
     loops = loops_of(Same(fold))
     _check(decisions, axis, sizes, batch_of(fold))
@@ -129,7 +130,7 @@ def batch_of(fold: Fold) -> int:
 
 
 def _check(decisions: Decisions, axis: str, sizes: Sequence[int], batch: int) -> None:
-    """Must: a share for each copy, and all of the batch shared out."""
+    """Check that every copy has a share, and that the shares make up the batch."""
     if not axis:
         raise SharesImpossible(
             place="shares", cause="there is no axis of copies that all stages have", fix="plan with dp > 1"
@@ -170,7 +171,7 @@ def _state(name: str, state: State, graph: Graph, found: Loops, axis: str, sizes
 
 
 def _shared(place: str, names: Names, layout: Layout, extent: int, sizes: Sequence[int]) -> Uneven:
-    """What copies cut there, in these shares. Must: it runs over the sequences first, cut as they come."""
+    """A placement with its cuts by copies in these shares. Must: they cut the sequences first, in order."""
     each, rest = divmod(extent, sum(sizes))
     if layout != CONTIGUOUS or not names or stem(names[0]) != BATCH or rest:
         over = ".".join(names) or "nothing"
@@ -186,8 +187,8 @@ def _shared(place: str, names: Names, layout: Layout, extent: int, sizes: Sequen
 
 
 def state_shares(decisions: Decisions, fold: Fold, weights: Sequence[float]) -> Decisions:
-    """The plan with what copies store in shards in parts of about these weights. What is smaller than a part for each
-    stays as it is."""
+    """The plan with sharded states in parts of about these weights. Tensors with fewer units than copies stay as they
+    are."""
     axis = axis_of(decisions)
     meshes = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
     plans = tuple(
@@ -226,7 +227,7 @@ def _weighed(dim: Dim, extent: int, axis: str, weights: Sequence[float], mesh: M
 
 
 def apportioned(units: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """So many units in proportion to weights, at least one each; what rounding leaves goes where most is missing."""
+    """Units in proportion to weights, at least one each; the remainder of rounding goes where most is missing."""
     free = units - len(weights)
     shares = [free * weight / sum(weights) for weight in weights]
     counts = [int(share) for share in shares]

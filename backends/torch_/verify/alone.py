@@ -25,13 +25,13 @@ from meshwright.ir.errors import VerificationTooLarge
 
 
 class Run(Protocol):
-    """Whoever runs one rank of a script."""
+    """A function that runs one rank of a script."""
 
     def __call__(self, script: Path, rank: int, ranks: int, *, limit_s: float) -> Counted: ...
 
 
 def each_alone(subject: Subject, folder: Path, run: Run, *, limit_s: float) -> Iterator[Alone]:
-    """One rank of every group, one after the other; a later group's stands further on in its mesh."""
+    """Run one rank of every group, one after the other; a later group's rank stands further on in its mesh."""
     groups = groups_of(subject.program, subject.fold)
     if any(group.predicted[0].routed for group in groups):
         raise VerificationTooLarge(

@@ -28,7 +28,7 @@ from meshwright.ir.sharding.shares import shares_along
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """How a batch is cut, and how much each part weighs."""
+    """Cuts of a batch, with the weight of each part."""
 
     microbatches: int
     shares: tuple[int, ...]
@@ -36,7 +36,7 @@ class Apart:
     weight: Weight
 
     def parts(self, batch: dict[str, Tensor]) -> Iterator[tuple[float, dict[str, Tensor]]]:
-        """Every micro-batch and its weight: its part of all that counts."""
+        """Every micro-batch with its weight: its part of all that counts."""
         every = len(next(iter(batch.values())))
         each = every // sum(self.shares)
         ranks = torch.arange(every).split([each * share for share in self.shares])
@@ -45,7 +45,7 @@ class Apart:
             yield self.counted(part) / self.counted(batch) if self.weight != SUM else 1.0, part
 
     def counted(self, batch: Mapping[str, Tensor]) -> float:
-        """What counts in a batch: its samples, if all do."""
+        """The number that a batch counts for: its samples, unless targets count."""
         if self.weight.kind != COUNT:
             return len(next(iter(batch.values())))
         values = batch[self.weight.entry]
@@ -68,7 +68,8 @@ def _stepped(step: Step, values: Tensor) -> Tensor:
 
 
 def apart_of(subject: Subject) -> Apart | None:
-    """How the reference of a plan is given its batch; None: in one piece, of which micro-batches change nothing."""
+    """The cuts in which the reference of a plan is given its batch; None: in one piece, where micro-batches change
+    nothing."""
     count = subject.decisions.schedule.microbatches
     if count == 1 or microbatch(unfold(shortened(subject.fold, 2))).legal:
         return None

@@ -54,7 +54,7 @@ LAST, STACKS = 30, 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A script, and what it must be equal to."""
+    """A script, and the model that it must equal."""
 
     script: Path
     calls: Calls
@@ -99,8 +99,8 @@ class Job:
 
 
 def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
-    """Run scripts one after the other, each on as many processes as it has ranks, and compare. What runs again in fp64
-    has as long again. Raises `RanksFailed`."""
+    """Run scripts one after the other, each on as many processes as it has ranks, and compare. Runs that are repeated
+    in fp64 get the same time again. Raises `RanksFailed`."""
     found = _verified(jobs, steps, limit_s)
     doubtful = [at for at, one in enumerate(found) if one.off and not one.unlike and not jobs[at].low]
     if not doubtful:
@@ -117,7 +117,7 @@ def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]
 
 
 def _decided(narrow: Verified, wide: Verified) -> Verified:
-    """A run in fp32, whose values are those of the run in fp64."""
+    """The verdict on a run in fp32, given the run in fp64."""
     before = {one.what: min(one.by, 1.0) for one in narrow.off}
     off = tuple(one for one in wide.off if not one.by <= EXACT * before.get(one.what, 0.0))
     rounded = 0 if wide.unlike or off else narrow.apart
@@ -138,7 +138,7 @@ def _verified(jobs: Sequence[Job], steps: int, limit_s: float) -> list[Verified]
 
 
 def _held_against(job: Job, folder: Path, steps: int) -> Verified:
-    """What the ranks of a script left, compared."""
+    """The results of a script's ranks, compared with the model."""
     with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):  # all of them may be more than memory is
         runs = [torch.load(folder / f"{rank}.pt", weights_only=False, mmap=True) for rank in range(job.ranks)]
     once = [_once([one["collectives"] for one in run]) for run in runs]
@@ -184,8 +184,8 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
 def _with_rounded(
     reference: Reference, step: int, loss: float, grads: Mapping[str, Tensor], model: Stepped
 ) -> tuple[Stepped, int]:
-    """A step in low precision with those gradients of the run that are rounded otherwise; and how many they are. Only
-    if the loss is the model's."""
+    """A step in low precision with those gradients of the run that are rounded otherwise, and their number; only if the
+    loss is the model's."""
     if not close({"": _wide(loss)}, {"": model.loss}, reference.tolerance):
         return model, 0
     off = {name for name, one in distances(grads, model.grads).items() if not one <= reference.tolerance}
@@ -195,7 +195,7 @@ def _with_rounded(
 
 
 def _beside(job: Job, group: Group, run: Mapping[str, Any], model: Stepped, reference: Reference) -> Iterator[Compared]:
-    """What a rank left of a step, beside the model's."""
+    """The result of a rank for a step, compared with the model's."""
     loss = {} if run["loss"] is None else {"": _wide(run["loss"])}
     yield compared("the loss", loss, {"": model.loss} if group.last else {}, reference.tolerance)
     for what, found, of_model, tolerance in (
@@ -212,7 +212,7 @@ def _beside(job: Job, group: Group, run: Mapping[str, Any], model: Stepped, refe
 
 
 def _wide(loss: float) -> Tensor:
-    """A loss, of whichever precision."""
+    """A loss in double precision."""
     return torch.tensor(loss, dtype=torch.float64)
 
 
@@ -230,12 +230,12 @@ def lost_buffers(groups: Sequence[Group], model: Stepped, found: Iterable[Mappin
 
 
 def _unlike(job: Job, group: Group, run: Mapping[str, Any], rank: int, sent: Counter[tuple[int, ...]]) -> list[str]:
-    """How what a rank communicated differs from what is planned, which is in the plan's own precision."""
+    """Differences between the communication of a rank and the plan, which is in the plan's own precision."""
     return [] if job.in_fp64 else unlike(run["collectives"], group, rank, sent)
 
 
 def drawn_apart(drawn: Sequence[Mapping[str, int]]) -> Iterator[str]:
-    """Parameters that ranks drew, and did not draw alike; of each its digest."""
+    """Parameters that ranks drew differently, with the digest of each."""
     first: dict[str, tuple[int, int]] = {}
     for rank, found in enumerate(drawn):
         for name, digest in found.items():
@@ -245,7 +245,7 @@ def drawn_apart(drawn: Sequence[Mapping[str, int]]) -> Iterator[str]:
 
 
 def _together(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What ranks hold, by name; of ranks that hold the same, the first one's."""
+    """Tensors that ranks hold, by name; of ranks that hold the same, the first one's."""
     found: dict[str, Tensor] = {}
     for part in parts:
         found = dict(part) | found
@@ -253,8 +253,8 @@ def _together(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _once(steps: list[dict[Collective, int]]) -> dict[Collective, int]:
-    """What runs in one step only, taken out of it: DDP sorts its buckets anew after the first step, and tells all
-    ranks; pipeline stages ask one another in the first step whether they know what will cross."""
+    """Communication in one step only, taken out of the counts: DDP sorts its buckets anew after the first step, and
+    tells all ranks; pipeline stages ask one another in the first step whether they know what will cross."""
     found: dict[Collective, int] = {}
     having = [step for step in steps if any(_broadcast(key) for key in step)]
     if len(having) == 1 and len(steps) > 1:
@@ -277,7 +277,7 @@ def _question(key: Collective) -> bool:
 
 
 def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: float) -> None:
-    """Start the ranks, and leave none behind: they are a process group of their own, which is ended as a whole."""
+    """Start the ranks and wait for them; they are a process group of their own, which is ended as a whole."""
     command = [sys.executable, "-m", "meshwright.backends.torch_.verify.run.ranks", str(os.getpid()), str(steps)]
     for job, folder in zip(jobs, folders, strict=True):
         command += [str(job.script), str(job.ranks), str(folder)]
@@ -301,7 +301,7 @@ def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: floa
 
 
 def _failed(jobs: Sequence[Job], folders: Sequence[Path], too_long: str, said: str) -> RanksFailed:
-    """Who failed, and what it died of, or what was printed last."""
+    """The rank that failed, and its error, or what was printed last."""
     for job, folder in zip(jobs, folders, strict=True):
         failed = folder / "failed"
         if failed.exists():
@@ -340,7 +340,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def summary(found: Mapping[Collective, int], group: Group) -> tuple[tuple[str, str, int, int], ...]:
-    """What a rank communicated: kind, mesh axes, how many, bytes in all."""
+    """The communication of a rank: kind, mesh axes, how many, bytes in all."""
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for (kind, ranks, size), number in found.items():
@@ -351,7 +351,7 @@ def summary(found: Mapping[Collective, int], group: Group) -> tuple[tuple[str, s
 
 
 def axes_of(group: Group, ranks: tuple[int, ...]) -> str:
-    """What ranks that communicate are called on a mesh."""
+    """The mesh axes along which these ranks differ, as text."""
     if not set(ranks) <= set(group.ranks):
         return "pp"
     at = [group.mesh.coordinates(rank - group.ranks[0]) for rank in ranks]

@@ -1,4 +1,4 @@
-"""When tensors of a run are those of the model: *exact* is what docs/emit.md says."""
+"""Equality of a run's tensors and the model's: *exact* is what docs/emit.md says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What differs: tensors that one side lacks, or has in another shape; values; and by how much the worst does."""
+    """The differences: tensors that one side lacks, or has in another shape; values; and the worst distance."""
 
     unlike: tuple[str, ...]
     off: Mapping[str, Off]
@@ -28,7 +28,7 @@ class Compared:
 def compared(
     what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float, floor: float = FLOOR
 ) -> Compared:
-    """Tensors of a run beside the model's."""
+    """Compare tensors of a run with the model's."""
     unlike = [f"{what}{name} is missing" for name in expected if name not in found]
     unlike += [f"{what}{name} is not the model's" for name in found if name not in expected]
     pairs = ((name, found[name].shape, one.shape) for name, one in expected.items() if name in found)
@@ -42,13 +42,13 @@ def compared(
 
 
 def close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> bool:
-    """Whether all tensors of the same name and shape are."""
+    """Whether all tensors of the same name and shape are close."""
     return all(one <= tolerance for one in distances(found, expected).values())
 
 
 def distances(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], floor: float = FLOOR) -> dict[str, float]:
-    """How far tensors of the same name and shape are apart, by the largest element; `floor` as a part of the largest
-    element of all."""
+    """Distances of tensors of the same name and shape, by the largest element; `floor` as a part of the largest element
+    of all."""
     least = floor * max(map(_largest, expected.values()), default=0.0)
     return {
         name: _apart(found[name], one) / max(_largest(one), least, torch.finfo(one.dtype).tiny)
@@ -69,7 +69,7 @@ def _largest(tensor: Tensor) -> float:
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
-    """By how much elements differ at most; infinities of the same sign do not."""
+    """The largest difference of elements; infinities of the same sign do not differ."""
     if not one.numel():
         return 0.0
     apart = float((one - other).abs().max().item())

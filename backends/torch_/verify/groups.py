@@ -1,4 +1,4 @@
-"""The groups of ranks of a pipeline: what each one holds, and what it is to communicate.
+"""Groups of ranks of a pipeline: the parameters of each, and its planned communication.
 
 Ranks are numbered as emitted scripts number them: group by group, in the order of the mesh within. Without a pipeline
 there is one group.
@@ -55,7 +55,7 @@ class Group:
         return tuple(sorted(self.ranks[0] + one for one in self.mesh.group(rank - self.ranks[0], axes)))
 
     def of(self, named: Mapping[str, T], found: Mapping[str, T]) -> dict[str, T]:
-        """Those of the model's parameters that this group holds, by the names under which they were found."""
+        """The model's parameters that this group holds, by the names under which they were found."""
         wanted = [[name for name in names if name in found] or names[:1] for names in self.parameters]
         return {name: named[name] for names in wanted for name in names if name in named}
 
@@ -142,7 +142,7 @@ def _shifts(program: Program, ranks: list[range]) -> dict[Collective, int]:
 
 
 def _tied_bytes(program: Program, tie: Tie) -> int:
-    """The bytes of one rank's part of the gradient of a parameter that several stages hold, as it is kept."""
+    """Bytes of one rank's part of the gradient of a parameter that several stages hold, as it is kept."""
     shape, end = next(iter(ends_of(program, tie).values()))
     return prod(end.placement.local_shape(shape, end.mesh)) * _gradient_bytes(program)
 
@@ -152,8 +152,8 @@ def _gradient_bytes(program: Program) -> int:
 
 
 def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Counter[tuple[int, ...]]) -> list[str]:
-    """How the collectives and messages of a rank differ from the planned ones. To `sent` are added the bytes that ranks
-    that exchange rows with experts send: see `unlike_together`."""
+    """Differences between the collectives and messages of a rank and the planned ones. The bytes that ranks send with
+    rows of experts are added to `sent`: see `unlike_together`."""
     left: Counter[Collective] = Counter(found)
     planned, wrong = group.predicted[rank - group.ranks[0]], []
     for (kind, ranks, size), number, between in _one_by_one(group, rank, planned):
@@ -185,13 +185,14 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
 
 
 def _telling(group: Group, rank: int, planned: Predicted) -> set[tuple[str, tuple[int, ...]]]:
-    """Between whom it may be told what micro-batches count for: along some of the axes that scalars are summed on."""
+    """Pairs of ranks that may tell each other what micro-batches count for: along some of the axes that scalars are
+    summed on."""
     some = {part for _, axes in planned.scalars for many in range(len(axes)) for part in combinations(axes, many + 1)}
     return {("all_reduce", group.along(rank, part)) for part in some}
 
 
 def _one_by_one(group: Group, rank: int, planned: Predicted) -> Iterator[tuple[Collective, int, str]]:
-    """What a rank must execute so often, each by itself; and between whom, in words."""
+    """Collectives that a rank must execute a number of times, each by itself, with their groups in words."""
     for (kind, ends, size), number in sorted(group.messages.items()):
         if rank in ends if kind == "all_reduce" else rank == ends[kind == "recv"]:
             yield (kind, ends, size), number, f"between {' and '.join(map(str, ends))}"
@@ -200,7 +201,7 @@ def _one_by_one(group: Group, rank: int, planned: Predicted) -> Iterator[tuple[C
 
 
 def unlike_together(sent: Mapping[tuple[int, ...], int], group: Group) -> list[str]:
-    """How the bytes that ranks send to the experts among them differ from the planned ones."""
+    """Differences between the bytes that ranks send to the experts among them and the planned ones."""
     wrong = []
     for axes, (_, size, within) in sorted(group.predicted[0].routed.items()):
         for ranks in dict.fromkeys(group.along(rank, within) for rank in group.ranks):

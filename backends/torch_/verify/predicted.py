@@ -1,4 +1,4 @@
-"""The collectives that a Program has in one step, and what of a run is not among them.
+"""Predicted collectives of one step of a Program, and those of a run that are not among them.
 
 Values and their gradients travel one by one: there must be a collective of this kind, group and size for each. What
 concerns parameters (gathers, gradients) is packed into messages by the runtime, as the evaluator takes it to be; the
@@ -39,7 +39,7 @@ Planned = tuple[str, tuple[str, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a step communicates."""
+    """The communication of a step."""
 
     values: Mapping[Planned, int]
     packed: Mapping[tuple[str, tuple[str, ...]], int]
@@ -57,7 +57,7 @@ class Predicted:
 
 
 def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
-    """The collectives that ranks execute which hold these stages of a program."""
+    """The collectives of ranks that hold these stages of a program."""
     values: Counter[Planned] = Counter()
     packed: Counter[tuple[str, tuple[str, ...]]] = Counter()
     scalars: Counter[tuple[str, tuple[str, ...]]] = Counter()
@@ -119,7 +119,7 @@ class _Rows:
 
 
 def _rows(graph: Graph) -> dict[str, _Rows]:
-    """The rows of a body, by value. Where they cannot be told apart, nothing but the user's code runs them."""
+    """The rows of a body, by value. Where they cannot be told apart, only the user's code runs them."""
     try:
         made_of = rows_of(graph)
     except EmissionPrinted:
@@ -136,14 +136,14 @@ def _rows(graph: Graph) -> dict[str, _Rows]:
 
 
 def _value(move: Move) -> str:
-    """The value that is moved, or whose gradient is."""
+    """The value that a move moves, or whose gradient it moves."""
     value = move.operand.partition("@")[0]
     return value.removeprefix("d") if move.reason == "gradient" else value
 
 
 def _each(program: Program, body: BodyProgram, move: Move) -> float:
-    """Bytes of an element of what concerns parameters: gradients travel in one dtype, parameters in another. What is
-    summed before it is scattered, or along axes that cut modules, travels as it was computed, or as it was added up
+    """Bytes per element of moves of parameters: gradients travel in one dtype, parameters in another. Gradients that
+    are summed before they are scattered, or along axes that cut modules, travel as they were computed, or accumulated
     over micro-batches."""
     workload = program.workload or Workload(global_batch=1, seq=1, recipe="fp32")
     later = (one for one in (*body.backward, *body.sync) if isinstance(one, Move) and one.operand == move.result)
@@ -153,14 +153,14 @@ def _each(program: Program, body: BodyProgram, move: Move) -> float:
 
 
 def _within(body: BodyProgram) -> set[str]:
-    """The axes along which its values are exchanged."""
+    """The axes along which values are exchanged in a move."""
     moves = (one for one in (*body.forward, *body.backward) if isinstance(one, Move) and not one.step.free)
     values = (one for one in moves if one.reason in ("value", "gradient") and body.elements[one.operand] > 1)
     return {axis for one in values for axis in one.step.axes}
 
 
 def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:
-    """All statements, and how often each runs in a step."""
+    """All statements, each with its number of runs in a step."""
     yield from ((statement, microbatches) for statement in (*body.forward, *body.backward))
     yield from ((statement, 1) for statement in (*body.sync, *body.publish))
 

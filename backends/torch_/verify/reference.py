@@ -1,4 +1,4 @@
-"""The user's model on one device, in the precision of the plan: what a run of an emitted script is held against.
+"""The reference of emitted scripts: the user's model on one device, in the precision of the plan.
 
 fp32              the model as it is
 recipe bf16       its parameters in bf16, its optimizer's states too
@@ -52,7 +52,7 @@ bf16 is off by 0.07 of that (torch 2.13.0, November 2026)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """What a step leaves: the loss, gradients, and the parameters and buffers after it."""
+    """The results of a step: the loss, gradients, and the parameters and buffers after it."""
 
     loss: Tensor
     grads: Mapping[str, Tensor]
@@ -91,11 +91,11 @@ class Reference:
         self.before, self.made = self._held(), buffers_of(self.model)
 
     def _numbers(self) -> AbstractContextManager[None]:
-        """What the model and its optimizer compute in."""
+        """The dtypes in which the model and its optimizer compute."""
         return precise() if self.in_fp64 else nullcontext()
 
     def step(self, step: int, grads: Mapping[str, Tensor]) -> Stepped:
-        """A step, in which the optimizer is given `grads`."""
+        """A step in which the optimizer is given `grads`."""
         self.before = self._held()
         self.optimizer.zero_grad()
         loss = self._pass(step)
@@ -117,8 +117,8 @@ class Reference:
         )
 
     def rounded(self, step: int, found: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What of the gradients of a step that was `made` in low precision is about as near to the gradients in fp32 as
-        those are: rounding yields either."""
+        """Gradients of a step that was `made` in low precision, where they are about as near to those in fp32 as the
+        reference's own: rounding yields either."""
         own, cast, random = self.model, self.cast, torch.get_rng_state()
         try:
             self.model, self.cast = deepcopy(own).float(), False
@@ -134,7 +134,7 @@ class Reference:
         return {name: found[name] for name, (of_run, of_one) in far.items() if of_run <= ROUNDINGS * of_one}
 
     def _pass(self, step: int) -> Tensor:
-        """Forward and backward."""
+        """Run forward and backward."""
         torch.manual_seed(SEED + step)
         batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
         batch = widened(batch) if self.in_fp64 else batch
@@ -147,12 +147,12 @@ class Reference:
         return loss
 
     def _held(self) -> list[Tensor]:
-        """All that the model holds."""
+        """All values that the model holds."""
         return [one.detach().clone() for one in (*self.model.parameters(), *self.model.buffers())]
 
     @torch.no_grad()
     def _hold(self, held: list[Tensor]) -> None:
-        """Have the model hold that."""
+        """Put values into the model."""
         for one, value in zip((*self.model.parameters(), *self.model.buffers()), held, strict=True):
             one.copy_(value)
 
@@ -166,7 +166,7 @@ class Reference:
             dcp.save({"model": weights, "optimizer": states, "step": 0}, checkpoint_id=folder)
 
     def loss(self, batch: dict[str, Tensor]) -> Tensor:
-        """The loss of a batch: by the file's hook, or what the model returns."""
+        """The loss of a batch: by the file's hook, or as the model returns it."""
         outputs = self.outputs({name: batch[name] for name in self.calls.entries})
         if self.calls.own_loss is None:
             found: Tensor = self.file.loss(outputs, batch)
@@ -181,7 +181,7 @@ class Reference:
         return own[1]
 
     def outputs(self, inputs: dict[str, Tensor]) -> Any:
-        """What the model makes of its inputs."""
+        """The model's outputs."""
         if (self.low and next(self.model.parameters()).dtype is not torch.float32) or self.cast:
             low = LOW[self.workload.precision]
             inputs = {name: one.to(low) if one.dtype is torch.float32 else one for name, one in inputs.items()}

@@ -108,7 +108,7 @@ def _check_lasting(subject: Subject) -> None:
 
 
 def _check_even(subject: Subject, unit: Unit, axes: Axes, copies: Copies) -> None:
-    """Must: where shards cut another dimension than the first one, they divide it."""
+    """Check that shards divide the dimension that they cut, where that is not the first one."""
     shape = {param.path: unit.piece.graph.types[param.value].shape for param in unit.piece.graph.params}
     for item in (item for item in unit.piece.plan.storage if item.path in unit.along):
         cut, along = _cut(item.optimizer, _copied(unit.piece, item.path, axes, copies)), unit.along[item.path]
@@ -120,7 +120,7 @@ def _check_even(subject: Subject, unit: Unit, axes: Axes, copies: Copies) -> Non
 
 
 def _inner(piece: Piece, cuts: Mapping[str, tuple[str, ...]], shards: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The modules that hold parameters which some axes cut apart, and those that shard them: some of the others."""
+    """Modules that hold parameters which some axes cut apart, and those that shard them: some of the others."""
     held = {param.path: param for param in piece.graph.params if param.path in cuts}
     found = {piece.owner(held[path]): cut for path, cut in cuts.items() if cut not in ((), shards)}
     for module, among in found.items():
@@ -133,7 +133,7 @@ def _inner(piece: Piece, cuts: Mapping[str, tuple[str, ...]], shards: tuple[str,
 
 
 def _along(piece: Piece, axes: Axes, copies: Copies) -> dict[str, int]:
-    """The parameters that shards cut along another dimension than the first one."""
+    """Parameters that shards cut along another dimension than the first one."""
     cuts = {one.path: _cut(one.optimizer, _copied(piece, one.path, axes, copies)) for one in piece.plan.storage}
     cut = {path: max(dims.values(), default=0) for path, dims in cuts.items()}
     return {path: dim for path, dim in cut.items() if dim}
@@ -159,7 +159,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
 
 
 def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
-    """Must: the runtime of pipelines does what the plan says with sharded parameters."""
+    """Check that the runtime of pipelines does what the plan says with sharded parameters."""
     of_rank = max(Counter(stage.ranks for stage in subject.decisions.stages).values())
     if kept.level > 1 and weights_apart(subject):
         raise _refuse_staged("gradients of weights that are computed apart, and scattered for every micro-batch")
@@ -191,7 +191,7 @@ def around_units(
 
 
 def passed(subject: Subject) -> tuple[tuple[Piece, Param], ...]:
-    """Parameters that blocks hold and others read, and the piece that gives them to all that do."""
+    """Parameters that blocks hold and others read, with the piece that gives them to all that do."""
     blocks = tuple(f"{path}." for piece in subject.pieces if piece.repeated for path in piece.segment.paths)
     return tuple(
         (piece, param)
@@ -202,7 +202,7 @@ def passed(subject: Subject) -> tuple[tuple[Piece, Param], ...]:
 
 
 def check_passed(subject: Subject, kept: Kept) -> None:
-    """Must: no block of a stage holds a parameter that others read, since a stage takes what its modules hold; nor
+    """Check that no block of a stage holds a parameter that others read, since a stage takes what its modules hold; nor
     where `fully_shard` is there for the dtypes alone, and has one unit outside of blocks."""
     staged = len(subject.decisions.stages) > 1
     for piece, param in passed(subject) if staged or kept.whole else ():
@@ -215,7 +215,8 @@ def check_passed(subject: Subject, kept: Kept) -> None:
 
 
 def check_shared(subject: Subject) -> None:
-    """Must: bodies that read a parameter through one module leave its gradient in one placement: its unit has one."""
+    """Check that bodies that read a parameter through one module leave its gradient in one placement: its unit has
+    one."""
     if path := unshared(subject.program, subject.fold):
         raise EmissionStorage(
             place=path,
@@ -238,7 +239,7 @@ def _refuse_staged(what: str) -> EmissionStorage:
 
 
 def _level(subject: Subject, shards: tuple[str, ...], copies: Copies) -> int:
-    """The level of all parameters. Along an axis that cuts them apart they have no copies to shard."""
+    """The ZeRO level of all parameters. Along an axis that cuts them apart they have no copies to shard."""
     found = set()
     for piece, item in ((one, item) for one in subject.pieces for item in one.plan.storage):
         over = set(shards) - set(copies.apart(piece, item.path))
@@ -263,7 +264,7 @@ def _cuts(piece: Piece, axes: Axes, copies: Copies) -> dict[str, tuple[str, ...]
 
 
 def _shards(subject: Subject, cuts: Mapping[str, Mapping[str, tuple[str, ...]]], copies: Copies) -> tuple[str, ...]:
-    """The axes that shard what none of them cuts apart: all in the same way."""
+    """The axes that shard parameters which none of them cuts apart: all in the same way."""
     found = [(cut, copies.apart(one, path)) for one in subject.pieces for path, cut in cuts[one.plan.name].items()]
     over = {cut for cut, apart in found if cut and not apart} or {cut for cut, _ in found if cut}
     if len(over) > 1:
@@ -272,7 +273,7 @@ def _shards(subject: Subject, cuts: Mapping[str, Mapping[str, tuple[str, ...]]],
 
 
 def _check_cuts(piece: Piece, cuts: Mapping[str, tuple[str, ...]], shards: tuple[str, ...], copies: Copies) -> None:
-    """Must: every parameter is sharded along those of these axes that do not cut it apart."""
+    """Check that every parameter is sharded along those of these axes that do not cut it apart."""
     for path, cut in cuts.items():
         apart = copies.apart(piece, path)
         if cut != tuple(axis for axis in shards if axis not in apart):
@@ -282,25 +283,25 @@ def _check_cuts(piece: Piece, cuts: Mapping[str, tuple[str, ...]], shards: tuple
 
 
 def scalars_of(piece: Piece) -> set[str]:
-    """Parameters of no dimension."""
+    """Parameters without dimensions."""
     shape = {param.path: piece.graph.types[param.value].shape for param in piece.graph.params if not param.buffer}
     return {path for path, extents in shape.items() if not extents}
 
 
 def _left(piece: Piece) -> set[str]:
-    """Parameters that are not trained, and that no axis shards."""
+    """Untrained parameters that no axis shards."""
     stored = {item.path for item in piece.plan.storage}
     frozen = {param.path for param in piece.graph.params if not param.requires_grad and not param.buffer}
     return frozen - stored - scalars_of(piece)
 
 
 def _buffers(piece: Piece) -> set[str]:
-    """Those that no axis shards: `fully_shard` leaves them as they are."""
+    """Buffers that no axis shards: `fully_shard` leaves them as they are."""
     return {param.path for param in piece.graph.params if param.buffer} - {item.path for item in piece.plan.storage}
 
 
 def _over(piece: Piece, path: str, item: Storage | None, axes: Axes, copies: Copies) -> tuple[str, ...]:
-    """The data and context axes that shard what is copied of a parameter, in all three roles."""
+    """The data and context axes that shard the copies of a parameter, in all three roles."""
     if item is None:
         return ()
     place, copied = f"plan {piece.plan.name}, {path}", _copied(piece, path, axes, copies)
@@ -324,7 +325,7 @@ def _copied(piece: Piece, path: str, axes: Axes, copies: Copies) -> tuple[str, .
 
 
 def _cut(placement: Placement, axes: tuple[str, ...]) -> dict[str, int]:
-    """The dimension that each of them cuts."""
+    """The dimension that each axis cuts."""
     cuts = {axis: placement.on(axis) for axis in axes}
     return {axis: cut for axis, cut in cuts.items() if isinstance(cut, int)}
 

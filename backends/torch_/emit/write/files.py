@@ -40,8 +40,8 @@ LAUNCH, RANKS = "launch.sh", "ranks.json"
 
 
 def emit(subject: Subject, folder: Path) -> Files:
-    """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
-    code is written for; its fix is none that the plan has already."""
+    """The files of a plan for this folder, from which the script finds the model. Raises a `NotEmitted` for plans that
+    no code is written for; its fix is none that the plan has already."""
     refusals = []
     for prints in (True,) if subject.prints or cuts_more(subject) else (False, True):
         try:
@@ -75,12 +75,13 @@ def _emitted(subject: Subject, folder: Path) -> Files:
 
 
 def parts_of(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
-    """What the script of a plan says; of one with different stages, of those of one kind, `beside` others."""
+    """The parts of a plan's script; with stages of different meshes, those of one kind, `beside` the function names of
+    others."""
     return _printed_parts(subject, folder, beside) if subject.prints else _own_parts(subject, folder)
 
 
 def _own_parts(subject: Subject, folder: Path) -> Parts:
-    """Of a model whose own code runs."""
+    """The parts of a script that runs the model's own code."""
     axes = Axes(subject.mesh.names, None)
     kept, precision = _kept(subject, axes, COPIED)
     check_called(subject, kept)
@@ -105,7 +106,7 @@ def _printed_parts(subject: Subject, folder: Path, beside: Sequence[Printed]) ->
 
 
 def check_called(subject: Subject, kept: Kept) -> None:
-    """Refuse blocks that the model's own code does not call, where something hangs on their calls."""
+    """Refuse blocks that the model's own code does not call, where something depends on their calls."""
     hung = [unit.piece for unit in kept.units] + [again.piece for again in recomputed(subject)]
     for piece in subject.pieces if subject.compiled else hung:
         if piece.repeated and not subject.calls_blocks(piece):
@@ -146,8 +147,7 @@ def _model(subject: Subject, folder: Path) -> str:
 
 
 def called_modules(subject: Subject, kept: Kept) -> dict[str, tuple[str, ...]]:
-    """The modules of every body, relative to it, on whose calls something hangs: units of storage, and what is computed
-    again."""
+    """Modules of every body, relative to it, on whose calls something depends: units of storage, and recomputation."""
     found: dict[str, list[str]] = {}
     root = around_units(kept.units) if len(subject.decisions.stages) == 1 else frozenset()
     for unit in kept.units:

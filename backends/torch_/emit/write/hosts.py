@@ -1,4 +1,4 @@
-"""An emitted plan on the hosts that it was made for: where every rank sits, and how all of them are started.
+"""An emitted plan on the hosts that it was made for: the place of every rank, and how all ranks are started.
 
     Files, seats -> Files       ranks.json with hosts, GPUs and NICs; launch.sh for every host; train.sbatch for Slurm;
                                 ray_train.py for Ray Train
@@ -95,7 +95,7 @@ class Host:
 
     @property
     def in_order(self) -> bool:
-        """Whether its ranks have the first GPUs, as they are counted."""
+        """Whether the host's ranks have its first GPUs, in order."""
         return self.gpus == tuple(range(len(self.gpus)))
 
 
@@ -105,7 +105,7 @@ def on_several(files: Files) -> bool:
 
 
 def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
-    """The files of a plan for GPUs, with where its ranks sit. `seats` are those of the cluster's ranks."""
+    """The files of a plan for GPUs, with the places of its ranks. `seats` are those of the cluster's ranks."""
     texts = dict(files.texts)
     rows: list[dict[str, Any]] = json.loads(texts[RANKS])
     placed = [seats[row["cluster_rank"]] for row in rows]
@@ -125,7 +125,7 @@ def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
 
 
 def check_order(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
-    """Must: torchrun can number the ranks of a plan, whose groups are of ranks of the cluster."""
+    """Check that torchrun can number the ranks of a plan, whose groups are of ranks of the cluster."""
     _hosts([seats[rank] for group in groups for rank in group])
 
 
@@ -149,7 +149,7 @@ def _hosts(placed: Sequence[Seat]) -> list[Host]:
 
 
 def _alike(hosts: Sequence[Host]) -> bool:
-    """Whether it does not matter which host is which but for its place: as many ranks on each, on its first GPUs."""
+    """Whether hosts differ only by their place: as many ranks on each, on its first GPUs."""
     return all(one.in_order and len(one.gpus) == len(hosts[0].gpus) for one in hosts)
 
 
@@ -186,7 +186,7 @@ def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
 
 
 def _each(hosts: Sequence[Host]) -> Iterator[str]:
-    """How many ranks a host has, and which GPUs these have if they are not the first ones in order."""
+    """The number of ranks of a host, and their GPUs if these are not the first ones in order."""
     chosen = not all(host.in_order for host in hosts)
 
     def told(host: Host) -> str:

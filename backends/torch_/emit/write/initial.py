@@ -31,7 +31,7 @@ def drawn_in_parts(subject: Subject, kept: Kept, axes: Axes, pipeline: Pipeline 
 
 
 def built_whole(subject: Subject, *, parts: bool) -> str:
-    """What is to be said of a big model that every rank builds whole."""
+    """A note on a big model that every rank builds whole."""
     if parts or subject.init == WHOLE or whole_bytes(subject) <= MOST_WHOLE_BYTES:
         return ""
     why = f": {_modules(subject)}" if subject.calls.undrawn else ""
@@ -39,7 +39,7 @@ def built_whole(subject: Subject, *, parts: bool) -> str:
 
 
 def whole_bytes(subject: Subject) -> int:
-    """What all parameters of the model take as they are kept."""
+    """Bytes of all parameters of the model as they are kept."""
     graphs = [(segment, subject.fold.body[segment.period[0]].graph) for segment in subject.segments]
     elements = sum(
         graph.types[param.value].elements * len(segment.paths) for segment, graph in graphs for param in graph.params

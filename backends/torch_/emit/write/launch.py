@@ -18,12 +18,13 @@ OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" exec "${{PYTHON:-python3}}" -m torch.d
 
 
 def launch_script(subject: Subject) -> str:
-    """launch.sh."""
+    """The text of launch.sh."""
     return LAUNCH.format(ranks=subject.ranks, check=CHECK)
 
 
 def rank_map(subject: Subject) -> str:
-    """ranks.json: where every rank of the script stands on the mesh, and which rank of the planned cluster it is."""
+    """The text of ranks.json: the place of every rank of the script on the mesh, and its rank of the planned
+    cluster."""
     stages = subject.decisions.stages
     rows: list[dict[str, object]] = []
     for ranks in subject.decisions.groups:

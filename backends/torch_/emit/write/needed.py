@@ -1,4 +1,4 @@
-"""Which torch emitted scripts need, said before one of them fails where torch has no such function."""
+"""The version of torch that emitted scripts need, checked before one of them fails where torch lacks a function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if [int(part) for part in found.split(".")[:2]] < {list(OLDEST)}:
 
 
 def check_torch() -> None:
-    """Must: a torch that scripts can be run with."""
+    """Refuse a torch that scripts cannot be run with."""
     try:
         found = version("torch")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Everything that a script says: the plan, and what `axes`, `storage`, `recompute` and `printed` found in it."""
+"""Parts of a script: the plan, and what `axes`, `storage`, `recompute` and `printed` found in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from meshwright.ir.sharding.shares import shares_along
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything that a script says."""
+    """The parts of a script, as its writers read them."""
 
     subject: Subject
     axes: Axes
@@ -53,12 +53,13 @@ class Parts:
 
     @cached_property
     def shares(self) -> tuple[int, ...]:
-        """What each rank of the data axes takes of a batch, relative to the others; nothing if all take the same."""
+        """The shares of a batch that the ranks of the data axes take, relative to each other; nothing if all take the
+        same."""
         return shares_along(self.subject.decisions, self.axes.batch)
 
     @cached_property
     def statistics(self) -> tuple[tuple[Piece, tuple[str, ...]], ...]:
-        """The modules whose batch norms have the statistics of all copies."""
+        """Modules whose batch norms have the statistics of all copies."""
         return shared_statistics(self.subject, self.axes.batch)
 
     @cached_property
@@ -77,7 +78,7 @@ class Parts:
 
     @property
     def some_train_nothing(self) -> bool:
-        """Whether there are ranks whose stages hold no parameter that is trained."""
+        """Whether some ranks have stages without any trained parameter."""
         calls, trains = list(self.subject.fold.calls()), dict[tuple[int, ...], bool]()
         for stage in self.subject.decisions.stages:
             held = (param for call in calls[stage.first : stage.last] for param in call.body.graph.params)
@@ -91,8 +92,8 @@ class Parts:
         return bool(self.kept.units) and any(over <= set(axes) for axes in self.copies.of_apart.values())
 
     def loop(self, piece: Piece, again: Again | None = None) -> tuple[str, ...]:
-        """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
-        several."""
+        """The head of the loop over a piece's blocks, or those that are recomputed: of the stage at hand, where there
+        are several."""
         if self.pipeline is not None:
             stack = self.subject.stack_of[piece.first]
             given = f"{stack.constant}[model.index]{again.which if again is not None else ''}"
@@ -101,7 +102,7 @@ class Parts:
         return piece.instances().part(again.start, again.stop).loop() if again is not None else piece.instances().loop()
 
     def only(self, piece: Piece, lines: Iterable[str]) -> Iterator[str]:
-        """Lines about a piece, for the stage alone that has it."""
+        """Lines about a piece, restricted to the stage that has it."""
         if self.pipeline is None or piece.repeated:
             yield from lines
         else:
@@ -110,17 +111,17 @@ class Parts:
 
     @property
     def fused(self) -> tuple[tuple[Piece, Fused], ...]:
-        """What of the pieces an axis cuts in sections, where it does."""
+        """Parameters of the pieces that an axis cuts in sections."""
         return self.printed.fused if self.printed is not None else ()
 
     @property
     def reorders(self) -> bool:
-        """Whether parameters have another order than in the model, on this stage or another."""
+        """Whether parameters are in another order than in the model, on this stage or another."""
         return bool(self.fused or self.sections_by_stage)
 
     @property
     def untied(self) -> tuple[tuple[str, str], ...]:
-        """The same where several units of `fully_shard` hold them: a name, and that of the parameter which is stepped.
+        """Tied parameters that several units of `fully_shard` hold: a name, and that of the parameter which is stepped.
         Names that one body reads are one parameter of its unit."""
         if not self.kept.units or self.kept.whole:
             return ()
@@ -128,20 +129,22 @@ class Parts:
         return tuple((other, first) for first, others in apart for other in others)
 
     def _of_units(self, names: Sequence[str]) -> list[str]:
-        """Of the names of a parameter the first one in every unit."""
+        """The first name of a parameter in every unit."""
         units = {name: self._owners[name.rpartition(".")[0]] for name in reversed(names)}
         return sorted({unit: name for name, unit in units.items()}.values(), key=names.index)
 
     @property
     def held_twice(self) -> tuple[tuple[tuple[int, str], ...], ...]:
-        """The same where stages of a rank have units of their own: stages and names; the first one's is stepped."""
+        """Tied parameters that stages of a rank hold in units of their own: stages and names; the first one's is
+        stepped."""
         if self.by_stage and self.pipeline is not None:
             return tuple(names for names in self.pipeline.twice if names[0][0] in self.in_units)
         return self.pipeline.twice if self.pipeline is not None and self.kept.units else ()
 
     @property
     def unread(self) -> tuple[tuple[str, str], ...]:
-        """Names under which no module reads a parameter that a unit holds, and that of the one which is stepped."""
+        """Names under which no module reads a parameter that a unit holds, with the name of the one which is
+        stepped."""
         return tuple((name, read[0]) for read, others in self._read for name in others) if self.kept.units else ()
 
     @property
@@ -156,7 +159,7 @@ class Parts:
 
     @cached_property
     def _owners(self) -> Mapping[str, tuple[str, str]]:
-        """The modules that read parameters, and the first body and block that each is of."""
+        """Modules that read parameters, each with the first body and block that it is part of."""
         found = [
             (joined(path, owner), (piece.plan.body, path))
             for piece in self.subject.pieces
@@ -167,7 +170,7 @@ class Parts:
 
     @property
     def one_unit(self) -> bool:
-        """Whether what stands outside of blocks is one unit: of what `fully_shard` keeps whole, several names of one
+        """Whether everything outside of blocks is one unit: of what `fully_shard` keeps whole, several names of one
         parameter."""
         return self.kept.whole and bool(self._several)
 
@@ -201,7 +204,7 @@ class Parts:
         return (*between, *(one for one in within if not any(set(one) & set(other) for other in between)))
 
     def _apart(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Names of one parameter that are those of several modules: one module may have several paths."""
+        """Names of one parameter that belong to several modules: one module may have several paths."""
         again = self.subject.calls.again
         by_module = {
             (again.get(name.rpartition(".")[0], name.rpartition(".")[0]), name.rpartition(".")[2]): name
@@ -216,17 +219,17 @@ class Parts:
 
     @property
     def optimizer(self) -> str:
-        """The class of what `make_optimizer` returns, as far as a script must know it."""
+        """The class of `make_optimizer`'s result, as far as a script must know it."""
         return "OnHost" if self.offloaded else "torch.optim.Optimizer"
 
     @property
     def async_tp(self) -> bool:
-        """Whether products of compiled blocks run in pieces beside what the tensor axis sends."""
+        """Whether products of compiled blocks run in pieces beside the communication of the tensor axis."""
         return "tensor" in self.subject.workload.stack.hides and self.axes.tensor is not None
 
     @property
     def spread(self) -> bool:
-        """Whether the script has a file beside it: with stages it would be long."""
+        """Whether the script has a second file: with stages it would be long."""
         return self.pipeline is not None
 
     @property
@@ -237,14 +240,14 @@ class Parts:
 
     @property
     def summed(self) -> bool:
-        """Whether the script sums the gradients of copies itself: DDP knows nothing of DTensors, nor of schedules, and
-        waits for all gradients."""
+        """Whether the script sums the gradients of copies itself: DDP does not support DTensors or schedules, and waits
+        for all gradients."""
         return self.axes.copied is not None and not self.kept.units and not self.wrapped
 
     @cached_property
     def summed_otherwise(self) -> dict[str, tuple[str, ...]]:
-        """The axes along which gradients of a parameter add up that the script sums, if these are not all that have
-        copies of others, by a regular expression of its names."""
+        """The axes along which the script sums gradients of a parameter, where these are not all that have copies of
+        others, by a regular expression of its names."""
         if not self.copies or not (self.summed or self.left_apart):
             return {}
         every = [(piece, param) for piece in self.subject.pieces for param in piece.graph.params]
@@ -284,13 +287,13 @@ class Parts:
 
     @property
     def called(self) -> str:
-        """The class of what `parallelize` returns, as far as a step must know it."""
+        """The class of `parallelize`'s result, as far as a step must know it."""
         return "DistributedDataParallel" if self.wrapped and self.microbatches > 1 else "nn.Module"
 
     @property
     def hidden(self) -> bool:
-        """Whether stages must not look sharded: a stage that does, torch gathers and scatters once per step, and else
-        `fully_shard` does for every micro-batch."""
+        """Whether stages must not look sharded to torch, which gathers and scatters once per step for a sharded stage,
+        while `fully_shard` otherwise does for every micro-batch."""
         return self.pipeline is not None and self.kept.level > 1
 
     @property
@@ -309,7 +312,7 @@ class Parts:
 
     @property
     def copies(self) -> Copies:
-        """What ranks along data and context axes have of parameters."""
+        """Parameters on ranks along data and context axes."""
         return self.printed.copies if self.printed is not None else COPIED
 
     @property
@@ -320,12 +323,13 @@ class Parts:
 
     @property
     def sums_scalars(self) -> bool:
-        """Whether the script sums the gradients of those parameters that `fully_shard` does not take."""
+        """Whether the script sums the gradients of parameters that `fully_shard` does not take."""
         return self.axes.copied is not None and self.kept.scalars and not all(self.alike_scalars.values())
 
     @property
     def sums_apart(self) -> bool:
-        """Whether it sums gradients of what axes cut apart, and `fully_shard` is told to leave."""
+        """Whether the script sums gradients of parameters that axes cut apart, and that `fully_shard` is told to
+        leave."""
         return self.left_apart and bool(self.summed_otherwise)
 
     @property

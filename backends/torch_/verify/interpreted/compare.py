@@ -30,7 +30,7 @@ CPU = Lowering(device="cpu")
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What the unsharded graph computes."""
+    """The results of the unsharded graph."""
 
     outputs: Mapping[str, Tensor]
     grads: Mapping[str, Tensor]
@@ -91,7 +91,7 @@ def _floating(dtype: object) -> bool:
 
 
 def _index_bound(graph: Graph) -> int:
-    """What every integer input may index: the shortest table or vocabulary that is looked up in."""
+    """The bound of values of every integer input: the shortest table or vocabulary that is looked up in."""
     rows = [graph.types[op.operands[0]].shape[0] for op in graph.ops if op.kind == "embedding"]
     classes = [graph.types[op.operands[0]].shape[-1] for op in graph.ops if op.kind == "cross_entropy"]
     return min([*rows, *classes], default=2)
@@ -99,7 +99,7 @@ def _index_bound(graph: Graph) -> int:
 
 @dataclass(slots=True)
 class Sharded:
-    """The same on simulated devices, put together again."""
+    """The results on simulated devices, put together again."""
 
     program: BodyProgram
     outputs: dict[str, Tensor]
@@ -168,7 +168,7 @@ def differences(
     seed: int = 0,
     lowering: Lowering = CPU,
 ) -> list[str]:
-    """Where sharded and whole differ once the body is lowered and verified; empty if the plan is exact."""
+    """Differences between sharded and whole, once the body is lowered and verified; empty if the plan is exact."""
     program = lower_body(graph, plan, mesh, lowering)
     verify_body(program)
     verify_body_meaning(program, graph)
@@ -176,7 +176,7 @@ def differences(
 
 
 def program_differences(graph: Graph, program: BodyProgram, values: Mapping[str, Tensor], seed: int = 0) -> list[str]:
-    """Where a body program, executed as it is, differs from its graph; empty if it is exact."""
+    """Differences between a body program, executed as it is, and its graph; empty if it is exact."""
     reference = whole(graph, values, seed)
     found = sharded(graph, program, values, reference.cotangents)
     wrong = []
@@ -197,5 +197,5 @@ def program_differences(graph: Graph, program: BodyProgram, values: Mapping[str,
 
 
 def largest(tensors: Mapping[str, Tensor]) -> float:
-    """The scale that rounding is measured against, at least that of the inputs: what cancels has none itself."""
+    """The scale for rounding errors, at least that of the inputs: values that cancel have none themselves."""
     return max([float(t.abs().max()) for t in tensors.values() if t.numel() and t.is_floating_point()] + [1.0])

@@ -40,7 +40,7 @@ def _unary(call: Callable[[Tensor], Tensor]) -> Run:
 
 
 def _pair(call: Callable[..., Tensor]) -> Run:
-    """Two operands, or one and a number."""
+    """A function of two operands, or of one and a number."""
 
     def run(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
         if len(operands) > 1:
@@ -90,7 +90,7 @@ def _dims(operands: tuple[Tensor, ...], attrs: Attrs) -> Any:
 
 
 def _reduce(call: Callable[..., Tensor], *names: str) -> Run:
-    """A reduction over `dim`; `names` are the further attributes it takes."""
+    """A reduction over `dim`; `names` are its other attributes."""
 
     def run(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
         extra = {name: attrs[name] for name in names if name in attrs}
@@ -150,7 +150,7 @@ def _arange(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
 
 
 def _table(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
-    """Stands for what the law says: values that depend on nothing but its name. Masks let everything see something."""
+    """Values in place of a constant: they depend on its name alone. Masks let everything see something."""
     draw = torch.Generator().manual_seed(sum(map(ord, attrs["law"])))
     dtype = dtype_of(attrs, "f32")
     halves = torch.randint(0, 4, tuple(attrs["shape"]), generator=draw)  # exact in every dtype

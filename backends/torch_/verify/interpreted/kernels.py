@@ -1,4 +1,4 @@
-"""Local kernels by torch: what one device computes on its shards, for every kind.
+"""Local kernels by torch: the computation of one device on its shards, for every kind.
 
 Most kinds are indifferent to where a shard stands: their kernel is the framework's own call (`eager`). The
 others read `LocalCall.spans`, the global index ranges that this rank holds of each factor: look-ups into a split
@@ -48,7 +48,7 @@ def positions(call: LocalCall, factor: str) -> Tensor:
 
 
 def held(call: LocalCall, factor: str, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Global indices as local ones (0 where another rank holds the row), and which of them are here."""
+    """Global indices as local ones (0 where another rank holds the row), and a mask of those that are local."""
     mine = positions(call, factor)
     local = torch.full((call.sizes[factor],), -1)
     local[mine] = torch.arange(len(mine))
@@ -196,7 +196,7 @@ def _index_select(call: LocalCall) -> Results:
 
 
 def _scatter(call: LocalCall) -> Results:
-    """Writes that fall on other ranks' rows go to a row of their own, which is cut off."""
+    """A scatter in which writes to other ranks' rows go to a row of their own, which is cut off."""
     x, index, *source = call.operands
     dim: Any = call.attrs["dim"]
     row, here = held(call, "v", index)
@@ -251,7 +251,7 @@ def _combine(call: LocalCall) -> Results:
 
 
 def _routes(call: LocalCall, idx: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    """For each (token, choice), the local expert and its slot, which is -1 if the expert is elsewhere or full.
+    """The local expert and slot for each (token, choice); the slot is -1 if the expert is elsewhere or full.
 
     A shard of the tokens brings its share of the capacity and of the routing groups."""
     sizes = [call.sizes[name] for name in tokens(idx.ndim - 1)]

@@ -1,4 +1,4 @@
-"""What torch computes for layers: products, norms, attention, losses, convolutions, routing to experts."""
+"""Layers as torch computes them: products, norms, attention, losses, convolutions, routing to experts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[[tuple[Tensor, ...], Attrs], Results]
 
 
 def position_mask(mask: str, width: int, queries: Tensor, keys: Tensor, shift: int) -> Tensor:
-    """Which key each query sees, both given by position; `shift` lines the last query up with the last key."""
+    """The keys that each query sees, both given by position; `shift` aligns the last query with the last key."""
     at, key = (queries + shift)[:, None], keys[None, :]
     if mask == "causal":
         return key <= at
@@ -49,7 +49,7 @@ def _grouped_linear(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
 
 
 def _grouped_mm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
-    """torch's own has no fp64."""
+    """A grouped product in any dtype; torch's own has no fp64."""
     x, w, ends = operands
     if x.dtype != torch.float64:
         return (F.grouped_mm(x, w, offs=ends),)
@@ -218,7 +218,7 @@ def dispatched(x: Tensor, idx: Tensor, at: Tensor, experts: int, capacity: int) 
 
 
 def combined(rows: Tensor, idx: Tensor, weights: Tensor, at: Tensor) -> Tensor:
-    """The way back: the sum of each token's rows, weighted."""
+    """The sum of each token's rows, weighted, back in the token's place."""
     *token, choice = (at >= 0).nonzero(as_tuple=True)
     place = (*token, choice)
     taken = rows.flatten(0, 1)[idx[place] * rows.shape[1] + at[place]] * weights[place][:, None].to(rows.dtype)

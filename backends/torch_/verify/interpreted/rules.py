@@ -1,4 +1,4 @@
-"""Is a registered rule true? The operator is split in every way that its rule allows, and compared with itself whole.
+"""Checks of registered rules: the operator is split in every way that its rule allows, and compared with itself whole.
 
     register_rule("mylib::rotary", "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,))
     check_rule("mylib::rotary", rotary, x, table)
@@ -77,7 +77,7 @@ def single(signature: Signature) -> Graph:
 def split_differences(
     signature: Signature, mesh: Mesh, strategy: Strategy, operands: tuple[Tensor, ...]
 ) -> list[str] | None:
-    """Where the split operator differs from the whole one; None if the strategy is refused."""
+    """Differences between the split operator and the whole one; None if the strategy is refused."""
     graph = single(signature)
     try:
         applied = apply(infer(signature), signature.operands, strategy, mesh)
@@ -107,7 +107,7 @@ _FIX = "make the loops involved `whole`, or the operand nonlinear"
 
 @contextmanager
 def _injected(target: str, function: Callable[..., Any]) -> Iterator[None]:
-    """The function as what the opaque operator computes, for a while."""
+    """Let the opaque operator compute this function, within a context."""
     OPAQUE[target] = lambda operands, attrs: _results(function, operands)
     try:
         yield

@@ -52,7 +52,7 @@ class TorchKernels:
         return torch.zeros_like(tensor) if factor == 0 else tensor * factor
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Tensor:
-        """Zeros; floating ones in fp64, as everything floating here."""
+        """Zeros; floating ones in fp64, like all floating values here."""
         floating = DTYPES[dtype].is_floating_point
         return torch.zeros(shape, dtype=torch.float64 if floating else DTYPES[dtype])
 

@@ -1,4 +1,4 @@
-"""A whole training step under a plan on simulated devices, against autograd on the unfolded model.
+"""Whole training steps under a plan on simulated devices, compared with autograd on the unfolded model.
 
 The reference runs every micro-batch through the whole graph and adds up losses and gradients by the micro-batches'
 weights. The plan is lowered, verified and executed by the interpreter: stages, schedule, ZeRO and optimizer included.
@@ -28,7 +28,7 @@ LEARNING_RATE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What a step is run on: parameters by path, one batch and one weight per micro-batch (weights add up to 1)."""
+    """The data of a step: parameters by path, one batch and one weight per micro-batch (weights add up to 1)."""
 
     parameters: Mapping[str, Tensor]
     batches: Sequence[Mapping[str, Tensor]]
@@ -47,7 +47,7 @@ def random_data(fold: Fold, microbatches: int, seed: int = 0) -> Data:
 
 
 def step_differences(fold: Fold, decisions: Decisions, data: Data | None = None) -> list[str]:
-    """Where a step under the plan differs from the whole model; empty if the plan is exact."""
+    """Differences between a step under the plan and the whole model; empty if the plan is exact."""
     data = data or random_data(fold, decisions.schedule.microbatches)
     program = lower(fold, decisions, CPU)
     verify_program(program)
@@ -80,7 +80,7 @@ def step_differences(fold: Fold, decisions: Decisions, data: Data | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the whole model reaches: the weighted loss, gradients and new buffers by path."""
+    """The results of the whole model: the weighted loss, gradients and new buffers by path."""
 
     loss: Tensor
     grads: Mapping[str, Tensor]
@@ -88,7 +88,7 @@ class Reference:
 
 
 def loss_of(fold: Fold) -> int:
-    """Which output of the model is its loss."""
+    """The output of the model that is its loss."""
     if fold.loss is None:
         raise NoLoss(place="fold", cause="none of its outputs is a loss", fix="trace a training step, loss included")
     return fold.loss

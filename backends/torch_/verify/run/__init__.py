@@ -1,4 +1,4 @@
-"""Emitted scripts, run.
+"""Runs of emitted scripts on local processes.
 
 | module | what it has |
 |---|---|

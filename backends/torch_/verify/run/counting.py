@@ -72,7 +72,7 @@ def _bytes(given: Any) -> int:
 
 
 def _ranks(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """The group: a name in functional collectives, the group itself, boxed, in others."""
+    """The ranks of a group: functional collectives have its name, others the group itself, boxed."""
     for arg in args:
         if isinstance(arg, str):
             try:
@@ -85,6 +85,6 @@ def _ranks(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _ends(name: str, args: tuple[Any, ...]) -> tuple[int, int]:
-    """Who sends a message, and who receives it."""
+    """The sender and the receiver of a message."""
     here, there = dist.get_rank(), dist.get_global_rank(dist.ProcessGroup.unbox(args[1]), args[2])
     return (here, there) if name == "send" else (there, here)

@@ -40,7 +40,7 @@ from meshwright.ir.processes import end_with
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What one rank would communicate in a step, and what it took to find out."""
+    """The communication of one rank in a step, and the effort of counting it."""
 
     collectives: Mapping[Collective, int]
     wall_s: float
@@ -71,7 +71,7 @@ def counted(script: Path, rank: int, ranks: int, *, limit_s: float) -> Counted:
 
 
 def slice_for_real() -> None:
-    """Parts of a mesh are computed from the numbers of its ranks, which tensors without memory do not have."""
+    """Let torch compute parts of a mesh from the numbers of its ranks, which tensors without memory do not have."""
     for name in ("__getitem__", "_concatenate", "_flatten"):
         setattr(DeviceMesh, name, _real(inspect.getattr_static(DeviceMesh, name)))
 
@@ -88,8 +88,8 @@ def _real(made: Any) -> Any:
 
 
 def agree_on_shapes() -> None:
-    """Stages vote on whether they know what will cross; the votes of others have no value here. Those of an emitted
-    script all know."""
+    """Let stages agree on what will cross without votes, which have no values here; those of an emitted script all
+    know."""
 
     def agreed(self: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
         for one in stages:
@@ -100,7 +100,7 @@ def agree_on_shapes() -> None:
 
 
 def make_fake(model: nn.Module) -> None:
-    """Put tensors without memory into the places of a model's own, shared ones into all of theirs."""
+    """Replace a model's tensors by tensors without memory, shared ones everywhere alike."""
     made: dict[int, Tensor] = {}
     for module in model.modules():
         for held in (module._parameters, module._buffers):
@@ -115,7 +115,7 @@ def make_fake(model: nn.Module) -> None:
 
 
 def main(parent: int, script: str, rank: int, ranks: int, out: str) -> None:
-    """Build, one step, and save."""
+    """Build, run one step, and save."""
     end_with(parent)
     begin = time.monotonic()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}

@@ -11,7 +11,7 @@ from meshwright.backends.torch_.emit.write.script import HELPERS
 
 
 def load(script: str) -> ModuleType:
-    """A script, with the file beside it: that has one name in all folders, and is imported anew."""
+    """Load a script with the second file beside it, which has one name in all folders, and is imported anew."""
     spec = importlib.util.spec_from_file_location("emitted", script)
     if spec is None or spec.loader is None:
         raise FileNotFoundError(script)

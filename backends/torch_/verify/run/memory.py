@@ -32,8 +32,8 @@ VIEW, MADE, WRITTEN, OTHER = "view", "made", "written", "other"
 
 
 class Peak(Watching):
-    """Watches storages while it is entered; it may be entered again and again. `most` is the largest sum so far. What
-    compiled code allocates it does not see."""
+    """A watch over storages while it is entered, which it may be many times. `most` is the largest sum so far.
+    Allocations of compiled code are not seen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Peak(Watching):
             self.most = max(self.most, self.now())
 
     def add(self, tensor: Tensor, *, known: bool = False) -> None:
-        """Count a storage, or only how it has grown where it is `known`."""
+        """Count a storage, or only its growth where it is `known`."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key not in self.live:
@@ -82,7 +82,7 @@ class Peak(Watching):
         self.gone.append(self.sizes.pop(key, 0))
 
     def leave_out(self, away: Any) -> None:
-        """Do not count tensors from when objects of this class are made that have them in the host's memory, which is
+        """Stop counting tensors from when objects of this class are made that have them in the host's memory, which is
         the same one on CPUs."""
         make = away.__init__
 
@@ -96,7 +96,7 @@ class Peak(Watching):
         away.__init__ = made
 
     def now(self) -> int:
-        """Bytes of all that is there; a storage may have been resized."""
+        """Bytes of all storages that exist; a storage may have been resized."""
         there = ((key, storage) for key, one in list(self.live.items()) if (storage := one()) is not None)
         self.sizes = {key: storage.nbytes() for key, storage in there}
         self.gone.clear()
@@ -104,7 +104,7 @@ class Peak(Watching):
         return self.sum
 
     def begin(self, given: Iterable[Tensor]) -> None:
-        """Forget what was the most so far. What is `given` to a step was made unwatched."""
+        """Reset the maximum. What is `given` to a step was made unwatched."""
         for tensor in given:
             self.add(tensor)
         self.most = self.now()
@@ -125,8 +125,8 @@ def make_masks_unwatched() -> None:
 
 @cache
 def _effect(func: OpOverload) -> str:
-    """What an operator does to storages: `VIEW` nothing, `MADE` what it returns is new, `WRITTEN` it writes into what
-    it returns, whose storage may be larger than before; or anything else."""
+    """The effect of an operator on storages: `VIEW` none, `MADE` new storages for its results, `WRITTEN` writes into
+    its results, whose storage may be larger than before; or anything else."""
     aliases = [one.alias_info for one in func._schema.returns]
     if not aliases or func.namespace != "aten":
         return MADE if aliases and not any(aliases) else OTHER
@@ -136,7 +136,7 @@ def _effect(func: OpOverload) -> str:
 
 
 def _plain(made: Any) -> Iterator[Tensor]:
-    """The tensors in what an operator returned, those that only stand for others left out."""
+    """The tensors in an operator's result, without those that only stand for others."""
     if isinstance(made, Tensor):
         if type(made) in (Tensor, torch.nn.Parameter) and made.layout is torch.strided and made.device.type != "meta":
             yield made

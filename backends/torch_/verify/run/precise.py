@@ -1,4 +1,4 @@
-"""The same code in fp64: whatever it makes or asks for in fp32 is in fp64.
+"""The same code in fp64: tensors that it makes or asks for in fp32 are in fp64.
 
 Rounding differs between one device and several ranks, and a model may make much of it: a sum of many terms that
 cancel, a value that lies on a kink (ReLU, a maximum). How far that goes cannot be told from numbers in fp32, but in
@@ -24,7 +24,7 @@ WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 class Wider(Beneath):
-    """Every dtype that an operator is given is the wider one."""
+    """A mode in which every dtype that an operator is given is the wider one."""
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator in the wider precision."""
@@ -38,8 +38,8 @@ def _wider(one: Any) -> Any:
 
 
 def _grouped_mm(one: Tensor, other: Tensor, ends: Tensor) -> Tensor:
-    """A product per group, which torch has no kernel for in fp64: of rows and matrices, or of columns and rows, whose
-    gradients the matrices have."""
+    """A product per group, which torch has no kernel for in fp64: of rows and matrices, or of columns and rows, which
+    gives the gradients of the matrices."""
     cuts = ends[:-1].tolist()
     if other.dim() == 3:
         return torch.cat([each @ matrix for each, matrix in zip(one.tensor_split(cuts), other, strict=True)])
@@ -49,7 +49,7 @@ def _grouped_mm(one: Tensor, other: Tensor, ends: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def precise() -> Iterator[None]:
-    """What runs within computes in fp64."""
+    """Compute in fp64 within a context."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -70,7 +70,7 @@ def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
 
 
 def _store() -> tuple[int, int]:
-    """The process that holds the store, and its port."""
+    """The process with the store, and its port."""
     reading, writing = os.pipe()
     parent, child = os.getpid(), os.fork()
     if not child:
@@ -108,7 +108,7 @@ def _wait(children: dict[int, int], folder: Path) -> int:
 
 
 def _stopped(children: dict[int, int]) -> None:
-    """Have ranks end and print where they are (faulthandler), one after the other as far as they do so at once."""
+    """Make ranks end and print where they are (faulthandler), one after the other if they react at once."""
     deadline = time.monotonic() + PATIENCE_S
     for child in list(children):
         os.kill(child, signal.SIGABRT)
@@ -120,7 +120,7 @@ def _stopped(children: dict[int, int]) -> None:
 
 
 def _reaped(children: dict[int, int]) -> Iterator[tuple[int, int]]:
-    """Ranks that ended, taken out of `children`: one at least, and all that did by now; and their statuses."""
+    """Ranks that ended, with their statuses, removed from `children`: at least one, and all that did by now."""
     child, status = os.wait()
     while child:
         rank = children.pop(child, None)
@@ -131,8 +131,8 @@ def _reaped(children: dict[int, int]) -> Iterator[tuple[int, int]]:
 
 
 def _first(failed: Mapping[int, int], folder: Path) -> tuple[int, str]:
-    """The rank that failed first, and what it died of. Where one dies, those that wait for it die, too, and may be
-    reaped before it: it is one that was ended before it could say why, or the one that said so first."""
+    """The rank that failed first, and its error. Where one dies, those that wait for it die, too, and may be reaped
+    before it: the first is one that was ended before it could say why, or the one that said so first."""
     said = {rank: folder / f"{rank}.died" for rank in failed}
     for rank, file in said.items():
         if not file.exists():
@@ -174,8 +174,8 @@ def _child(script: str, rank: int, ranks: int, port: int, steps: int, folder: Pa
 
 
 def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
-    """What the script does, step by step; collectives of a step are counted, those of the checks are not. Where
-    ranks draw their parts, they take up the reference's weights."""
+    """Run what the script does, step by step; collectives of a step are counted, those of the checks are not. Where
+    ranks draw their parts, they load the reference's weights."""
     in_fp64 = (folder / IN_FP64).exists()
     numbers, wider = (precise, widened) if in_fp64 else (contextlib.nullcontext, dict)
     mesh = train.start()
@@ -221,26 +221,26 @@ def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
 
 
 def parameters_of(train: Any, called: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Those that a rank holds, of its stages or of the whole model."""
+    """Parameters that a rank holds, of its stages or of the whole model."""
     for part in parts_of(train, called):
         yield from part.named_parameters(remove_duplicate=False)
 
 
 def parts_of(train: Any, called: nn.Module) -> Iterator[nn.Module]:
-    """The stages that a rank holds, or the whole model, whatever it is wrapped into. Only the script knows of stages:
-    a model of its user's may have modules of that name."""
+    """The stages that a rank holds, or the whole model, whatever it is wrapped into. Only the script knows of stages: a
+    user's model may have modules of that name."""
     staged = hasattr(train, "Pipeline")
     for part in cast(Any, called).stages if staged else [called]:
         yield part.module if isinstance(part, DistributedDataParallel) else part
 
 
 def bits(tensor: Tensor) -> bytes:
-    """What a tensor holds, to the last bit."""
+    """The content of a tensor, to the last bit."""
     return bytes(tensor.contiguous().view(torch.uint8).numpy().data)
 
 
 def whole(train: Any, name: str, tensor: Tensor) -> Tensor:
-    """All of a parameter, or of its gradient, of which this rank may hold a part, in the model's order."""
+    """A whole parameter, or its gradient, of which this rank may hold a part, in the model's order."""
     tensor = tensor.detach()
     found = (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
     return train.reordered(name, found, back=True) if hasattr(train, "reordered") else found

@@ -1,4 +1,4 @@
-"""Random operators that draw nothing: each makes the mean of what it would draw, whatever the shape and the rank.
+"""Random operators that draw nothing: each returns the mean of what it would draw, whatever the shape and the rank.
 
 A model on one device and ranks that hold parts of it draw other numbers, and would differ by these. While `Still` is
 entered, on either side, an operator that torch tags as one that draws (`nondeterministic_seeded`) is put in its mean:
@@ -61,7 +61,7 @@ MEANS: Mapping[str, Callable[[Given], Any]] = {
 
 
 class Still(Beneath):
-    """Operators that draw make means; `noted` are their names."""
+    """A mode in which operators that draw return means; `noted` are their names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Still(Beneath):
 
 
 def _filled(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mean: Any) -> Any:
-    """What an operator would return, or change, of this value everywhere."""
+    """The result or the operand of an operator, filled with this value."""
     in_place = func._schema.name.endswith("_")
     made: Tensor = args[0] if in_place else func(*args, **kwargs)
     return made.copy_(mean) if isinstance(mean, Tensor) else made.fill_(mean)

@@ -12,13 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Beneath(TorchDispatchMode):
-    """Is given every operator on plain tensors, those that DTensor and compiled code run too."""
+    """A mode that sees every operator on plain tensors, including those that DTensor and compiled code run."""
 
     supports_higher_order_operators = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled code runs as compiled; else torch would run it as it is written."""
+        """Run compiled code as compiled; else torch would run it as it is written."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +32,7 @@ class Beneath(TorchDispatchMode):
 
 
 class Watching(Beneath):
-    """Lets everything run as it would; a subclass looks on, before an operator and after."""
+    """A mode that changes nothing; a subclass looks on, before an operator and after."""
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator between `before` and `after`."""
@@ -44,18 +44,18 @@ class Watching(Beneath):
         return made
 
     def executed(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the operator makes."""
+        """The result of the operator."""
         return func(*args, **kwargs)
 
     def before(self, func: Any, args: tuple[Any, ...]) -> None:
-        """An operator is about to run."""
+        """Called when an operator is about to run."""
 
     def after(self, func: Any, made: Any) -> None:
-        """It has run."""
+        """Called when it has run."""
 
 
 class Together(Watching):
-    """Several that look on, and one that runs operators, as one mode: of a tiny operator, each mode is most of the
+    """Several watches, and one mode that runs operators, as one mode: for a tiny operator, each mode is most of the
     time."""
 
     def __init__(self, running: Beneath, *watching: Watching) -> None:

@@ -1,1 +1,1 @@
-"""What every script has. Sections of a training script, as lines of text."""
+"""Sections of a training script that every script has, as lines of text."""

@@ -1,4 +1,4 @@
-"""What stands in for torch's functions while a module runs."""
+"""Replacements of torch's functions while a module runs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def run_within(module: nn.Module, mode: TorchFunctionMode) -> None:
 
 
 def within(parts: Parts) -> Iterator[Iterator[str]]:
-    """What recomputed attention and shared statistics need of it."""
+    """The replacements that recomputed attention and shared statistics need."""
     if parts.statistics or any(again.attention for again in parts.recomputed):
         yield iter(WITHIN.split("\n"))

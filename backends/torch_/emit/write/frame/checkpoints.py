@@ -11,7 +11,7 @@ FLAT = "FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by 
 
 
 def plain(*, tied: bool, cuts: bool = False) -> Iterator[str]:
-    """`plain`; TIED may say how stages cut what is tied."""
+    """The function `plain`; TIED may say how stages cut tied parameters."""
     yield "def plain(name: str) -> str:"
     yield '    """What a parameter, or a state of it, is called in the model that stages are made of."""'
     own = 're.sub(r"stages\\.\\d+\\.", "", name, count=1)'
@@ -82,7 +82,7 @@ def resume(parts: Parts) -> Iterator[str]:
 
 
 def loaded(parts: Parts) -> Iterator[str]:
-    """Into `saved`; the scale of losses too, if the checkpoint is of a run that had one."""
+    """Lines that load into `saved`, with the scale of losses if the checkpoint is of a run that had one."""
     if parts.precision.scaled:
         yield "    there = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata"
         yield "    saved |= {name: one for name, one in SCALE.state().items() if name in there}"

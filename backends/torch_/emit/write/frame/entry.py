@@ -1,4 +1,4 @@
-"""What starts a script: the model's file, the optimizer, the ranks, and the loop of steps."""
+"""The start of a script: the model's file, the optimizer, the ranks, and the loop of steps."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def start(parts: Parts) -> Iterator[str]:
 
 
 def joining(parts: Parts, says: str) -> Iterator[str]:
-    """How `start` begins."""
+    """The first lines of `start`."""
     device, planned = device_of(parts.subject), parts.subject.ranks
     yield "def start() -> DeviceMesh:"
     yield f'    """{says}"""'
@@ -112,7 +112,7 @@ def main(parts: Parts) -> Iterator[str]:
 
 
 def printing(parts: Parts) -> str:
-    """Whether this is the rank that knows the loss and prints it: the first one of the last stage."""
+    """The condition that this rank knows the loss and prints it: the first one of the last stage."""
     last = parts.subject.decisions.stages[-1].ranks
     before = sum(len(ranks) for ranks in parts.subject.decisions.groups[: parts.subject.decisions.groups.index(last)])
     return f"loss is not None and dist.get_rank() == {before}"

@@ -72,7 +72,7 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def imports(text: str, beside: Mapping[str, str]) -> Iterator[str]:
-    """The imports that a text needs, of `beside` too: texts of files, by the names of their modules."""
+    """The imports that a text needs; `beside` are texts of other files, by the names of their modules."""
     used = names_in(text)
     yield from (f"import {name}" for name in STANDARD if name.partition(".")[0] in used)
     yield from _named(used, of_torch=False)
@@ -87,7 +87,7 @@ def imports(text: str, beside: Mapping[str, str]) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _defined(text: str) -> frozenset[str]:
-    """What a file has for others."""
+    """Names that a file defines for others."""
     found: set[str] = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

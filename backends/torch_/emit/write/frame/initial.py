@@ -12,7 +12,7 @@ from meshwright.ir.quoting import literal
 
 
 def draw(parts: Parts) -> Iterator[str]:
-    """Along the axes of a plan."""
+    """The function `draw`, along the axes of a plan."""
     tensor = parts.axes.tensor
     if parts.kept.units:
         both = parts.kept.over != parts.axes.copies
@@ -23,7 +23,7 @@ def draw(parts: Parts) -> Iterator[str]:
 
 
 def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator[str]:
-    """`draw`, where these axes copy parameters, or cut those that are DTensors."""
+    """The function `draw`, where these axes copy parameters, or cut those that are DTensors."""
     device = device_of(parts.subject)
     yield "def draw(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Weights for this rank\'s part, as modules draw them; those of copies are one rank\'s."""'

@@ -1,4 +1,4 @@
-"""Lines of code, laid out."""
+"""Layout of lines of code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def call(deep: int, function: str, arguments: list[str], after: str = "") -> Iterator[str]:
-    """A call, and what comes after it, on one line if it fits, else its arguments on a line of their own, or on one
-    each: of an argument that is a call, or a list, too."""
+    """A call with what follows it, on one line if it fits, else with its arguments on a line of their own, or on one
+    each; arguments that are calls or lists likewise."""
     indent, line = " " * deep, ", ".join(arguments)
     if deep + len(function) + len(line) + 2 + len(after) <= WIDTH:
         yield f"{indent}{function}({line}){after}"
@@ -69,7 +69,7 @@ def fitted(line: str) -> Iterator[str]:
 
 
 def head(name: str, arguments: Sequence[str], result: str, deep: int = 0) -> Iterator[str]:
-    """The head of a function, on as few lines as it fits on; `deep` is what its lines are indented by later."""
+    """The head of a function, on as few lines as possible; `deep` is the later indentation of its lines."""
     given, width = ", ".join(arguments), WIDTH - deep
     line = f"def {name}({given}) -> {result}:"
     if len(line) <= width:
@@ -81,7 +81,7 @@ def head(name: str, arguments: Sequence[str], result: str, deep: int = 0) -> Ite
 
 
 def apart(text: str) -> list[str]:
-    """What stands between commas, brackets kept together."""
+    """The texts between commas, brackets kept together."""
     found, deep = [""], 0
     for word in text.split(", "):
         found[-1] += word if not found[-1] else f", {word}"
@@ -92,8 +92,8 @@ def apart(text: str) -> list[str]:
 
 
 def loss_of(deep: int, called: str, batch: str, weight: str = "", own: str | None = None) -> Iterator[str]:
-    """The loss of what the model makes of a batch, times its weight, on as few lines as it fits on; `own` says where in
-    what it makes the loss is, if that is the model's own."""
+    """The loss of the model's result for a batch, times its weight, on as few lines as possible; `own` says where the
+    loss is in the result, if it is the model's own."""
     indent, product = " " * deep, f" * {weight}" if weight else ""
     arguments, function, after = [f"model({called})", batch], "model_file.loss", ""
     if own is not None:

@@ -42,7 +42,7 @@ def build(parts: Parts) -> Iterator[str]:
 
 
 def in_float8(parts: Parts) -> Iterator[str]:
-    """`in_float8`: what torchao is told to take."""
+    """The function `in_float8`: the modules that torchao is to convert."""
     yield "def in_float8(module: nn.Module, name: str) -> bool:"
     yield '    """Whether a module multiplies in float8: products of blocks, of sizes that its kernels take."""'
     yield "    sizes = (module.in_features, module.out_features) if isinstance(module, nn.Linear) else (1,)"
@@ -89,7 +89,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
 
 
 def compiled(parts: Parts) -> Iterator[str]:
-    """`torch.compile` of each block by itself. Hooks of `fully_shard` on it stay outside."""
+    """Lines that compile each block by itself. Hooks of `fully_shard` on it stay outside."""
     if parts.async_tp:
         yield "    # Products run in pieces, beside what the tensor axis gathers and scatters (async TP)."
         yield "    inductor._micro_pipeline_tp = True"
@@ -173,7 +173,7 @@ def sharded(parts: Parts) -> Iterator[str]:
 
 
 def by_root(parts: Parts, unit: Unit) -> Iterator[Param]:
-    """What the model as a whole gathers of what a unit outside of blocks holds."""
+    """Parameters of a unit outside of blocks that the model as a whole gathers."""
     for path, params in () if unit.piece.repeated else unit.piece.held.items():
         if path not in unit.inner and not gathered_by(parts, unit.piece, path):
             yield from params
@@ -187,7 +187,7 @@ def parameters(name: str, params: Iterable[Param]) -> Iterator[str]:
 
 
 def sharded_whole(parts: Parts, root: Sequence[Unit], options: list[str], ignoring: list[str]) -> Iterator[str]:
-    """The model as a whole, which is the last unit, but where it has what blocks hold."""
+    """Lines that shard the model as a whole, which is the last unit, except where it holds what blocks hold."""
     kept = root[0].reshard if root else False
     options = [*options, f"reshard_after_forward={kept}", *placed_by_root(parts, root), *ignoring]
     name, options = shard(parts, root, ["model", *options])
@@ -195,7 +195,7 @@ def sharded_whole(parts: Parts, root: Sequence[Unit], options: list[str], ignori
 
 
 def shard(parts: Parts, units: Sequence[Unit], given: list[str]) -> tuple[str, list[str]]:
-    """What is called to shard what units hold, and with what."""
+    """Lines that shard the parameters of units, with their options."""
     pieces = [unit.piece for unit in units]
     if any(parts.copies.alike(piece, param.path) for piece in pieces for param in piece.graph.params):
         return "shard_alike", [*given, "alike=alike", "over=over"]
@@ -214,8 +214,8 @@ def alike_found(parts: Parts) -> Iterator[str]:
 
 
 def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
-    """Whether a module outside of blocks can gather what it holds: it is called, and no unit's besides. A list of
-    parameters is not called, and another module may read them; what these hold is gathered by the model as a whole."""
+    """Whether a module outside of blocks can gather its parameters: it is called, and belongs to one unit. A list of
+    parameters is not called, and another module may read them; these are gathered by the model as a whole."""
     called = parts.subject.calls.called
     if path in parts.around_units:
         return False
@@ -227,8 +227,8 @@ def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
 
 
 def placed(parts: Parts, unit: Unit, within: str = "") -> list[str]:
-    """What `fully_shard` is told of parameters, those of a unit `within` this one or its own, that are not cut along
-    the first dimension."""
+    """Options of `fully_shard` for parameters, those of a unit `within` this one or its own, that are not cut along the
+    first dimension."""
     held = {param.path: own_name(unit.piece, param) for param in unit.piece.graph.params}
     by_root = {
         param.path
@@ -242,7 +242,7 @@ def placed(parts: Parts, unit: Unit, within: str = "") -> list[str]:
 
 
 def placed_by_root(parts: Parts, units: Sequence[Unit]) -> list[str]:
-    """The same of what the model as a whole gathers."""
+    """Options of `fully_shard` for parameters that the model as a whole gathers."""
     found = {
         own_name(unit.piece, param): unit.along[param.path]
         for unit in units
@@ -254,12 +254,12 @@ def placed_by_root(parts: Parts, units: Sequence[Unit]) -> list[str]:
 
 
 def own_name(piece: Piece, param: Param) -> str:
-    """Of the names of a parameter, relative to the instance, that under which a module of the piece holds it."""
+    """The name of a parameter, relative to the instance, under which a module of the piece holds it."""
     return next((path for path in param.paths if path.rpartition(".")[0] in piece.held), param.path)
 
 
 def along() -> Iterator[str]:
-    """`along`: which dimension of a parameter is cut, where that is not always the first one."""
+    """The function `along`: the dimension in which a parameter is cut, where that is not always the first one."""
     yield "def along(module: nn.Module, dims: dict[str, int]) -> Callable[[nn.Parameter], Shard]:"
     yield '    """The dimension along which a parameter is cut into shards: the first one, but for some."""'
     yield "    held = module.named_parameters(remove_duplicate=False)  # of all stages, one holds it"
@@ -268,12 +268,12 @@ def along() -> Iterator[str]:
 
 
 def whole(parts: Parts) -> list[str]:
-    """Of which parameters `fully_shard` makes no shards, as conditions on one."""
+    """Conditions on parameters of which `fully_shard` makes no shards."""
     return ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.scalars
 
 
 def sharded_within(parts: Parts, unit: Unit, options: Sequence[str]) -> Iterator[str]:
-    """What a unit holds that has copies along fewer axes than the rest of it, first; `options` begin with the mesh."""
+    """Parts of a unit that have copies along fewer axes than the rest of it, first; `options` begin with the mesh."""
     holder, deep = ("block", 8) if unit.piece.repeated else ("model", 4)
     for path, over in unit.inner.items():
         given = [f'mesh=mesh["{joined(over)}"]', *options[1:], f"reshard_after_forward={unit.reshard}"]
@@ -283,7 +283,7 @@ def sharded_within(parts: Parts, unit: Unit, options: Sequence[str]) -> Iterator
 
 
 def read_cast(parts: Parts) -> Iterator[str]:
-    """`read_cast`: what `fully_shard` ignores, it does not cast either."""
+    """The function `read_cast`, for parameters that `fully_shard` ignores, and therefore does not cast."""
     yield "def read_cast(module: nn.Module) -> None:"
     yield f'    """Whoever reads what a module holds whole gets it in {parts.precision.used.removeprefix("torch.")}."""'
     yield ""

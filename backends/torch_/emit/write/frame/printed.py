@@ -1,4 +1,4 @@
-"""The functions of printed bodies, and what `parallelize` does with them."""
+"""Functions of printed bodies, and their use in `parallelize`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from meshwright.ir.quoting import literal, pattern, said
 
 
 def table_of(parts: Parts) -> str:
-    """What the table is called of the parameters that these stages cut."""
+    """The name of the table of parameters that these stages cut."""
     return f"CUT{'_' * bool(parts.kind)}{parts.kind.upper()}"
 
 
 def cuts(parts: Parts, printed: Printed) -> Iterator[str]:
-    """`CUT` and `ALIKE`, constants."""
+    """The constants `CUT` and `ALIKE`."""
     if printed.cutting:
         yield f"{table_of(parts)} = {{  # parameters by name: the dimensions, by axis, of which each rank has its part"
         for name, dims in printed.cuts.items():
@@ -39,14 +39,14 @@ def cuts(parts: Parts, printed: Printed) -> Iterator[str]:
 
 
 def otherwise(parts: Parts) -> Iterator[str]:
-    """`SUMMED`, a constant."""
+    """The constant `SUMMED`."""
     yield "SUMMED = {  # parameters by name: along which axes gradients add up, where not along all"
     yield from (f"    {pattern(name)}: {literal(joined(axes))}," for name, axes in parts.summed_otherwise.items())
     yield "}"
 
 
 def functions(parts: Parts) -> Iterator[Iterator[str]]:
-    """All that is printed: what torch lacks, the functions of bodies, and the model's."""
+    """All functions of a printed model: those that torch lacks, those of bodies, and the model's."""
     printed = parts.printed
     assert printed is not None
     texts = [function(printed, body, name, one) for body in printed.bodies.values() for name, one in body.functions()]
@@ -65,7 +65,7 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
 
 
 def ring_of(printed: Printed) -> str:
-    """The text of attention in a ring."""
+    """The text of ring attention."""
     graphs = [body.piece.graph for body in printed.bodies.values()]
     attends = [graph.operand_types(op) for graph in graphs for op in graph.ops if op.kind == "attention"]
     narrow = any(value.shape[-1] < key.shape[-1] for _, key, value, *_ in attends)
@@ -85,19 +85,19 @@ def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> l
 
 
 def constant(name: str, made: Made) -> Iterator[str]:
-    """The function that makes a constant."""
+    """The function of a constant."""
     yield f"def {name}({made.given}{': Any' * bool(made.given)}) -> Tensor:"
     for line in (*made.lines, f"return {made.returns}"):
         yield from fitted(f"    {line}")
 
 
 def typed(name: str) -> str:
-    """An argument that is given by name."""
+    """A keyword argument with its type."""
     return f"{name}: {'Any' if name == 'model' else 'Tensor' if name == TERMS else 'DeviceMesh'}"
 
 
 def returned(lines: list[str], returns: list[str]) -> list[str]:
-    """Lines with what is returned: of a value that is made last, its expression."""
+    """Lines that return values; a value that is made last is returned as an expression."""
     if len(returns) == 1 and lines and lines[-1].startswith(f"{returns[0]} = "):
         return [*lines[:-1], f"return {lines[-1].partition(' = ')[2]}"]
     return [*lines, f"return {', '.join(returns)}"] if returns else lines
@@ -115,13 +115,13 @@ def model(printed: Printed) -> Iterator[str]:
 
 
 def of_model(printed: Printed) -> tuple[list[str], list[str]]:
-    """The lines of the model's forward pass, and what it returns."""
+    """The lines of the model's forward pass, and the values that it returns."""
     run = Pass(printed, 0, len(list(printed.subject.fold.calls())))
     return list(run.lines()), [run.name(run.loss)]
 
 
 def set_forwards(parts: Parts) -> Iterator[str]:
-    """What `parallelize` does."""
+    """Lines of `parallelize` that set forward passes."""
     printed = parts.printed
     assert printed is not None
     if printed.cutting:
@@ -160,7 +160,7 @@ def axes_of_model(printed: Printed) -> list[str]:
 
 
 def used_axes(printed: Printed, *, whole: bool) -> set[str]:
-    """What `parallelize` gives to functions."""
+    """Arguments that `parallelize` gives to functions."""
     found = set(axes_of_model(printed)) if whole else set()
     for body in printed.bodies.values():
         for one in body.function.all():

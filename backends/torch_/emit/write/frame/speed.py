@@ -9,7 +9,7 @@ from meshwright.backends.torch_.emit.write.parts import Parts
 
 
 def flops(parts: Parts) -> Iterator[str]:
-    """Constants of it."""
+    """Constants of `speed`."""
     subject = parts.subject
     yield f"STEP_FLOPS = {_short(subject.step_flops)}  # of the model, nothing computed again"
     if subject.peak_flops:

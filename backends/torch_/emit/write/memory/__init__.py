@@ -1,1 +1,1 @@
-"""What is computed again, and what waits in the memory of the host. Sections of a training script, as lines of text."""
+"""Sections of a training script about recomputation and offloading, as lines of text."""

@@ -88,7 +88,7 @@ STATES = '''
 
 
 def on_host(parts: Parts) -> Iterator[str]:
-    """The class, for the device of a script."""
+    """The class `OnHost`, for the device of a script."""
     cuda = device_of(parts.subject) == "cuda"
     yield from HEAD.split("\n")
     named = "model.module" if parts.wrapped else "model"

@@ -1,4 +1,4 @@
-"""What `parallelize` has run again in the backward pass, and the functions that do it."""
+"""Recomputation in `parallelize`, and the functions that do it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNELS = {
 
 
 def runs_again(parts: Parts, again: Again) -> Iterator[str]:
-    """What is done to the modules of a body."""
+    """Lines of `parallelize` that have modules of a body recomputed."""
     if again.kept is not None:
         yield from on_modules(parts, again, ("",), "run_again", f", partial(all_but, {_numbers(again.kept)})")
         return
@@ -37,7 +37,7 @@ def _numbers(kept: Sequence[int]) -> str:
 
 
 def on_modules(parts: Parts, again: Again, paths: Sequence[str], function: str, given: str) -> Iterator[str]:
-    """A function called on modules of every instance of a body."""
+    """Lines that call a function on modules of every instance of a body."""
     piece, deep, whole = again.piece, "    ", "model"
     lines: list[str] = []
     if piece.repeated:
@@ -53,7 +53,7 @@ def on_modules(parts: Parts, again: Again, paths: Sequence[str], function: str, 
 
 
 def recomputing(parts: Parts) -> tuple[Iterator[str], ...]:
-    """The functions that `runs_again` calls, those that are."""
+    """The functions that the lines of `runs_again` call."""
     found = []
     if any(again.paths or again.kept is not None for again in parts.recomputed):
         policy = any(again.kept is not None for again in parts.recomputed)

@@ -1,4 +1,4 @@
-"""`Waiting`: what blocks keep for the backward pass lies in the memory of the host in between.
+"""The class `Waiting`: activations that blocks save lie in the host's memory until the backward pass.
 
 Hooks of autograd hand over every tensor that a block's forward pass saves. Parameters stay, which are there anyway, and
 so do inputs without gradient, which all blocks share. The others are copied down beside the kernels that follow, and
@@ -115,14 +115,14 @@ STREAMS = "        self.down, self.up = torch.cuda.Stream(), torch.cuda.Stream()
 
 
 def waiting(parts: Parts) -> Iterator[str]:
-    """The classes, for the device of a script."""
+    """The classes for offloaded activations, for the device of a script."""
     cuda = device_of(parts.subject) == "cuda"
     text = CALL + (CUDA if cuda else CPU) + WAITING.format(streams=STREAMS if cuda else "")
     yield from text.split("\n")
 
 
 def waits(parts: Parts) -> Iterator[str]:
-    """What `parallelize` does to blocks."""
+    """Lines of `parallelize` that have blocks offload their activations."""
     yield "    waiting = Waiting()"
     for piece in parts.subject.pieces:
         if piece.repeated:

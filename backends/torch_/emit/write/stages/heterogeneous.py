@@ -119,7 +119,7 @@ def heterogeneous_draw(heterogeneous: Heterogeneous) -> Iterator[str]:
 
 
 def heterogeneous_batches(heterogeneous: Heterogeneous) -> Iterator[str]:
-    """`batch_of`: all stages must see the same micro-batches, however many ranks share each."""
+    """The function `batch_of`: all stages must see the same micro-batches, however many ranks share each."""
     away = "" if device_of(heterogeneous.main.subject) == "cpu" else '.to("cuda")'
     if heterogeneous.batch is not None:
         yield "def own_sequences(tensor: Tensor, mesh: DeviceMesh) -> Tensor:"
@@ -139,7 +139,7 @@ def heterogeneous_batches(heterogeneous: Heterogeneous) -> Iterator[str]:
 
 
 def heterogeneous_step(heterogeneous: Heterogeneous) -> Iterator[str]:
-    """`train_step`."""
+    """The function `train_step`."""
     first, late = entries_of_step(heterogeneous.main, heterogeneous.pipeline)
     return staged_step(
         heterogeneous.main, (f"losses = model.run({', '.join((*first, *late))})",), _after(heterogeneous)
@@ -147,7 +147,7 @@ def heterogeneous_step(heterogeneous: Heterogeneous) -> Iterator[str]:
 
 
 def _after(heterogeneous: Heterogeneous) -> Iterator[str]:
-    """What each kind of stage does with its gradients, and what all do."""
+    """Lines after the backward pass: those of each kind of stage, and those of all."""
     every = list(summed(heterogeneous.main))
     for kind in heterogeneous.kinds:
         lines = list(after_backward(kind))[: -len(every)]
@@ -158,7 +158,7 @@ def _after(heterogeneous: Heterogeneous) -> Iterator[str]:
 
 
 def heterogeneous_clip(heterogeneous: Heterogeneous) -> Iterator[str]:
-    """`clip`: what ranks of a stage share is counted once."""
+    """The function `clip`, which counts once what ranks of a stage share."""
     model = "Pipeline" if heterogeneous.tied else "nn.Module"
     yield f"def clip(model: {model}, most: float, mesh: DeviceMesh) -> None:"
     yield '    """Scale all gradients down together, to a norm of at most so much."""'
@@ -172,7 +172,7 @@ def heterogeneous_clip(heterogeneous: Heterogeneous) -> Iterator[str]:
 
 
 def heterogeneous_sections(heterogeneous: Heterogeneous) -> Iterator[Iterator[str]]:
-    """The stages, what they exchange, and what runs them."""
+    """The sections of stages, what they exchange, and their runner."""
     yield stages(heterogeneous.main, heterogeneous.pipeline)
     yield _boxes()
     yield _messages()
@@ -406,6 +406,6 @@ def _runner(heterogeneous: Heterogeneous) -> Iterator[str]:
 
 
 def heterogeneous_orders(heterogeneous: Heterogeneous) -> str:
-    """schedule.csv: what every stage computes, in order: F (forward) or B (backward), micro-batch."""
+    """The text of schedule.csv: the actions of every stage in order, F (forward) or B (backward) and micro-batch."""
     lists = [[one for one in actions if one.kind in "FB"] for _, actions in heterogeneous.main.subject.program.actions]
     return "".join(f"{','.join(f'{one.kind}{one.microbatch}' for one in actions)}\n" for actions in lists)

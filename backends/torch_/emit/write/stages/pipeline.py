@@ -45,7 +45,7 @@ def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 
 def blocks_of_stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
-    """Which blocks of every stack a stage has."""
+    """Constants that say which blocks of every stack a stage has."""
     for stack in parts.subject.stacks:
         every = stack.instances
         held = [
@@ -56,7 +56,7 @@ def blocks_of_stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 
 def stage_sections(parts: Parts, pipeline: Pipeline) -> Iterator[Iterator[str]]:
-    """The stages, and what runs them."""
+    """The sections of stages and their runner."""
     if any(FOLLOWING in line for stage in pipeline.stages for line in stage.lines):
         yield following()
     if any(f"{HANDED}(" in line for stage in pipeline.stages for line in stage.lines):
@@ -103,14 +103,14 @@ def handed() -> Iterator[str]:
 
 
 def staged() -> Iterator[str]:
-    """`parallelize`, where `shard` does that to a stage."""
+    """The function `parallelize`, where `shard` does that to a stage."""
     yield "def parallelize(model: nn.Module, mesh: DeviceMesh) -> Pipeline:"
     yield '    """This rank\'s part of the model."""'
     yield "    return Pipeline(model, mesh, shard)"
 
 
 def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
-    """`Stage`, and a class for every forward pass that differs."""
+    """The class `Stage`, and a class for every forward pass that differs."""
     yield "class Stage(nn.Module):"
     yield '    """Modules of the model, under the names that they have there."""'
     yield ""
@@ -167,7 +167,7 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 
 def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
-    """Stages with the same forward pass, and how their class is called; the last stage's class is the last one."""
+    """Stages by their forward pass, with the name of their class; the last stage's class is the last one."""
     found: dict[tuple[object, ...], list[StageCode]] = {}
     for stage in pipeline.stages:
         found.setdefault((stage.lines, stage.beside, stage.holds), []).append(stage)
@@ -178,7 +178,7 @@ def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
 
 
 def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
-    """`Pipeline`: the stages of a rank, and their schedule."""
+    """The class `Pipeline`: the stages of a rank, and their schedule."""
     device = '"cpu"' if device_of(parts.subject) == "cpu" else '"cuda", torch.cuda.current_device()'
     if parts.hidden:
         yield "class Alone(nn.Module):"
@@ -238,7 +238,8 @@ def averages(parts: Parts) -> bool:
 
 
 def shares_of_micro(parts: Parts) -> Iterator[str]:
-    """`share`: what every micro-batch counts for in the loss of all ranks, for a last stage that is printed."""
+    """The function `share`: the weight of every micro-batch in the loss of all ranks, for a last stage that is
+    printed."""
     how = weight_of(parts.subject)
     if how.kind == COUNT:
         of = f"batch[{literal(how.entry)}].chunk(MICROBATCHES)"
@@ -259,7 +260,7 @@ def _group(pipeline: Pipeline, stage: int) -> int:
 
 
 def pipeline_of(what: str) -> Iterator[str]:
-    """How `Pipeline` begins."""
+    """The first lines of `Pipeline`."""
     yield "class Pipeline(nn.Module):"
     yield f'    """{what}"""'
     yield ""
@@ -283,7 +284,7 @@ def sum_tied() -> Iterator[str]:
 
 
 def crossing(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
-    """`crossing`: what PipelineStage is told about shapes."""
+    """The function `crossing`: the shapes that PipelineStage is told about."""
     yield "def crossing(index: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:"
     yield '    """What enters and what leaves a stage with a micro-batch, as tensors without data."""'
     yield '    ends = (torch.empty(0, device="meta"),)  # tokens and scores are not sent'
@@ -300,7 +301,7 @@ def crossing(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 
 def _tuple(opening: str, examples: Sequence[str], closing: str) -> Iterator[str]:
-    """On one line, if it has one entry."""
+    """A tuple on one line, if it has one entry."""
     if len(examples) == 1:
         yield f"{opening}{examples[0]},{closing}"
         return
@@ -317,7 +318,7 @@ def _example(one: Crossing, stage: StageCode) -> str:
 
 
 def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
-    """`train_step` of stages that torch's schedules run."""
+    """The function `train_step` for stages that torch's schedules run."""
     first, late = entries_of_step(parts, pipeline)
     options = [f"target=batch[{literal(target_of(parts))}]", "losses=losses", "return_outputs=False"]
     run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*first, *options, *late))})")
@@ -325,7 +326,7 @@ def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 
 def entries_of_step(parts: Parts, pipeline: Pipeline) -> tuple[list[str], list[str]]:
-    """What a step gives stages of a batch: what the first one is called with, and what all are given by name."""
+    """Arguments that a step gives to stages from a batch: those of the first one, and keyword arguments of all."""
     assert parts.printed is not None
     late, held = pipeline.late, {name: one for one, name in parts.printed.entry_names.items()}
     given = [entry(parts, "batch", held[name]) for name in pipeline.stages[0].given if name not in late]
@@ -334,7 +335,8 @@ def entries_of_step(parts: Parts, pipeline: Pipeline) -> tuple[list[str], list[s
 
 
 def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Iterator[str]:
-    """`train_step` of stages, which `run` sends micro-batches through; what comes `after` the backward pass."""
+    """The function `train_step` for stages, where `run` sends micro-batches through; `after` are the lines after the
+    backward pass."""
     yield "def train_step("
     yield "    model: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor | None:"

@@ -22,14 +22,14 @@ SINGLE = ("gpipe", "1f1b")
 
 
 def class_of(parts: Parts) -> str | None:
-    """The class that does what the plan's schedule says, if there is one."""
+    """The torch class that runs the plan's schedule, if there is one."""
     decisions = parts.subject.decisions
     name, several = decisions.schedule.name, len(decisions.stages) > len(decisions.groups)
     return None if name in SINGLE and several else CLASSES.get(name)
 
 
 def made_of(parts: Parts) -> str:
-    """How the schedule is made from the stages that are `running`."""
+    """The expression that makes the schedule from the stages that are `running`."""
     found = class_of(parts)
     if found is None:
         return "by_lists(running, self.loss)"
@@ -38,7 +38,7 @@ def made_of(parts: Parts) -> str:
 
 
 def by_lists() -> Iterator[str]:
-    """`by_lists`: a schedule from its file."""
+    """The function `by_lists`: a schedule from its file."""
     yield "def by_lists(stages: list[PipelineStage], loss: Callable[..., Tensor]) -> _PipelineScheduleRuntime:"
     yield f'    """The schedule of {LISTS}, a line per rank along pp. A private interface of torch."""'
     yield "    schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss, scale_grads=False)"
@@ -47,7 +47,7 @@ def by_lists() -> Iterator[str]:
 
 
 def action_lists(parts: Parts) -> str:
-    """schedule.csv: what every rank along pp computes, in order: stage, F (forward), B (backward), or I and W (its
-    parts for inputs and for weights), micro-batch."""
+    """The text of schedule.csv: the actions of every rank along pp in order: stage, F (forward), B (backward), or I and
+    W (its parts for inputs and for weights), micro-batch."""
     lists = [[action for action in actions if len(action.kind) == 1] for _, actions in parts.subject.program.actions]
     return "".join(f"{','.join(map(str, actions))}\n" for actions in lists)

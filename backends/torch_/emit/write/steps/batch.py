@@ -14,7 +14,7 @@ WIDE = 80
 
 
 def shares(parts: Parts) -> Iterator[str]:
-    """What the ranks of the data axes take of a batch, like neighbours together."""
+    """Shares of a batch that the ranks of the data axes take, equal neighbours together."""
     runs = [(size, len(list(run))) for size, run in groupby(parts.shares)]
     terms = [f"({size},)" + (f" * {count}" if count > 1 else "") for size, count in runs]
     said = f"  # of a batch, on the ranks of {parts.axes.data}"
@@ -53,7 +53,7 @@ def batches(parts: Parts) -> Iterator[str]:
 
 
 def seeded(parts: Parts) -> Iterator[str]:
-    """`seed`."""
+    """The function `seed`."""
     yield "def seed(step: int, mesh: DeviceMesh) -> None:"
     yield '    """Draw other numbers in every step, and on ranks that have other samples or layers: for dropout."""'
     yield "    place = 0"
@@ -63,8 +63,8 @@ def seeded(parts: Parts) -> Iterator[str]:
 
 
 def draws_along(parts: Parts) -> tuple[str, ...]:
-    """The axes along which ranks draw other numbers, if the model draws any. In printed code, what an axis cuts beside
-    samples is drawn apart where it stands."""
+    """The axes along which ranks draw different numbers, if the model draws any. In printed code, what an axis cuts
+    beside samples is drawn apart where it stands."""
     subject, axes = parts.subject, parts.axes
     if parts.by_stage or not any(op.draws for piece in subject.pieces for op in piece.graph.ops):
         return ()

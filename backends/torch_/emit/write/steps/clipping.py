@@ -29,7 +29,7 @@ def clip(parts: Parts) -> Iterator[str]:
 
 
 def norms(counted: str = "") -> Iterator[str]:
-    """Those of gradients over one mesh each."""
+    """Norms of gradients over one mesh each."""
     yield "    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}"
     yield "    for parameter in model.parameters():"
     yield "        if parameter.grad is not None:"
@@ -42,6 +42,6 @@ def norms(counted: str = "") -> Iterator[str]:
 
 
 def scaled(total: str) -> Iterator[str]:
-    """All gradients, by the norm of all of them."""
+    """Lines that scale all gradients by the norm of all of them."""
     yield "    for parameters in alike.values():"
     yield f"        nn.utils.clip_grads_with_norm_(parameters, most, {total})"

@@ -42,7 +42,7 @@ def sum_copies(parts: Parts) -> Iterator[str]:
 
 
 def sum_scalars(parts: Parts) -> Iterator[str]:
-    """Gradients of what `fully_shard` does not take."""
+    """The function that sums gradients of parameters that `fully_shard` does not take."""
     low = parts.precision.sums not in ("", "torch.float32")
     yield "def sum_scalars(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Add up the gradients of all copies of scalar parameters."""'
@@ -69,7 +69,7 @@ def sum_scalars(parts: Parts) -> Iterator[str]:
 
 
 def sum_apart(parts: Parts) -> Iterator[str]:
-    """Gradients of what axes cut apart and no other axis shards."""
+    """The function that sums gradients of parameters that axes cut apart and no other axis shards."""
     yield "def sum_apart(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Add up the gradients of parameters of which every rank holds a part whole, and others have copies."""'
     tensor = {axis for axes in parts.summed_otherwise.values() for axis in axes} - set(parts.axes.copies)
@@ -77,8 +77,8 @@ def sum_apart(parts: Parts) -> Iterator[str]:
 
 
 def _by_name(group: str, *, tensor: bool) -> Iterator[str]:
-    """Some parameters have copies along some axes alone, and ranks along others have their whole gradient; `group`: the
-    group of all others; `tensor`: gradients of some are sums over a tensor axis, too."""
+    """Lines by parameter name: some parameters have copies along some axes alone, and ranks along others have their
+    whole gradient; `group`: the group of all others; `tensor`: gradients of some are sums over a tensor axis, too."""
     yield "    works = []"
     yield "    for name, parameter in model.named_parameters():"
     yield "        if parameter.grad is None:"
@@ -97,7 +97,7 @@ def _by_name(group: str, *, tensor: bool) -> Iterator[str]:
 
 
 def _groups() -> Iterator[str]:
-    """Along which axes gradients add up of each, if along any."""
+    """The axes along which gradients of each parameter add up, if there are any."""
     yield "        for pattern, axis in SUMMED.items():"
     yield '            if re.search(rf"(^|\\.){pattern}$", name):'
     yield "                group = mesh[axis].get_group() if axis else None"

@@ -65,7 +65,7 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
 
 
 def syncing(parts: Parts) -> Iterator[str]:
-    """What tells `fully_shard` whether this is the last micro-batch."""
+    """Lines that tell `fully_shard` whether this is the last micro-batch."""
     if parts.kept.level == 1:
         yield "last = number == MICROBATCHES - 1"
         yield "if isinstance(model, FSDPModule):"
@@ -74,7 +74,7 @@ def syncing(parts: Parts) -> Iterator[str]:
 
 
 def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
-    """Forward and backward of one micro-batch."""
+    """Lines for forward and backward of one micro-batch."""
     deep = 8
     within = contexts(parts, "share")
     if parts.wrapped:

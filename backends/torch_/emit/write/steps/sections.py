@@ -1,4 +1,4 @@
-"""What fused weights need: the order in which shards are parts of every section."""
+"""The order of fused weights, in which shards are parts of every section."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshwright.ir.quoting import literal, pattern
 
 
 def table(parts: Parts) -> Iterator[str]:
-    """`SECTIONS`, a constant."""
+    """The constant `SECTIONS`."""
     sizes = "their sizes, parts by stage" if parts.sections_by_stage else "their sizes, the axis"
     yield f"SECTIONS = {{  # parameters by name: the dimension that holds several values side by side, {sizes}"
     found = parts.sections_by_stage or named(parts.subject.pieces, parts.fused)
@@ -21,7 +21,7 @@ def table(parts: Parts) -> Iterator[str]:
 
 
 def in_order() -> Iterator[str]:
-    """What `parallelize` does first."""
+    """The first lines of `parallelize`, which reorder fused weights."""
     yield "    for name, parameter in model.named_parameters():"
     yield "        parameter.data = reordered(name, parameter.data)"
 

@@ -73,12 +73,12 @@ class StatisticsOfAll(TorchFunctionMode):
 
 
 def shared_by_copies() -> Iterator[str]:
-    """The functions."""
+    """The functions of `StatisticsOfAll`."""
     yield from TEXT.split("\n")
 
 
 def shares_statistics(parts: Parts) -> Iterator[str]:
-    """What `parallelize` does to the modules of all pieces."""
+    """Lines of `parallelize` for the modules of all pieces."""
     axis = parts.axes.data
     yield f'    copies = mesh["{axis}"]'
     share = "SHARES[copies.get_local_rank()] / sum(SHARES)" if parts.shares else "1 / copies.size()"

@@ -21,15 +21,15 @@ from meshwright.ir.quoting import keywords, literal
 
 
 def given(parts: Parts, batch: str) -> str:
-    """What the model is called with: entries of a batch."""
+    """Arguments of the model: entries of a batch."""
     if parts.printed is not None:
         return ", ".join(entry(parts, batch, name) for name in parts.printed.entries)
     return ", ".join(keywords({name: entry(parts, batch, name) for name in parts.subject.calls.entries}))
 
 
 def entry(parts: Parts, batch: str, name: str) -> str:
-    """An entry of a batch as the model is given it: where parameters are in bf16, and `fully_shard` casts nothing,
-    numbers are, too."""
+    """An entry of a batch as the model is given it: cast where parameters are in bf16, and `fully_shard` casts
+    nothing."""
     numbers = {item.value for item, type_ in parts.subject.fold.inputs if type_.dtype == "f32"}
     low = ".to(torch.bfloat16)" if parts.precision.low and name in numbers else ""
     return f"{batch}[{literal(name)}]{low if name in parts.subject.calls.entries else ''}"
@@ -66,12 +66,12 @@ def train_step(parts: Parts) -> Iterator[str]:
 
 
 def own_loss(parts: Parts) -> str | None:
-    """Where the loss is in what is called; printed models return it."""
+    """The place of the loss in the model's result; printed models return it."""
     return parts.subject.calls.own_loss if parts.printed is None else ""
 
 
 def after_backward(parts: Parts) -> Iterator[str]:
-    """What is done to gradients before the optimizer's step."""
+    """Lines for gradients before the optimizer's step."""
     if parts.summed:
         yield "    sum_copies(model, mesh)"
     elif parts.partial_gradients:
@@ -91,7 +91,7 @@ def after_backward(parts: Parts) -> Iterator[str]:
 
 
 def summed(parts: Parts) -> Iterator[str]:
-    """What is done to the gradients of all stages."""
+    """Lines that sum the gradients of all stages."""
     if parts.untied or parts.held_twice:
         yield "    join_tied(model)"
     if parts.pipeline is not None and parts.pipeline.tied:
@@ -100,7 +100,7 @@ def summed(parts: Parts) -> Iterator[str]:
 
 
 def clipping(parts: Parts) -> Iterator[str]:
-    """The norm of gradients, limited."""
+    """Lines that limit the norm of gradients."""
     if parts.precision.scaled:
         yield "    finite = SCALE.undo(model)"
     yield "    if CLIP:"
@@ -135,10 +135,10 @@ def weight(parts: Parts) -> Iterator[str]:
 
 
 def weighed_by(parts: Parts) -> str:
-    """What `train_step` multiplies the loss by; nothing where it is a sum, or that of the whole batch."""
+    """The factor of the loss in `train_step`; nothing where it is a sum, or that of the whole batch."""
     return "" if parts.shared is None or weight_of(parts.subject) == SUM else "share"
 
 
 def contexts(parts: Parts, share: str) -> str:
-    """In what the loss is computed, and its gradients; nothing where that is as usual."""
+    """Contexts in which the loss and its gradients are computed; nothing where there are none."""
     return f"{MODE}(totals, {share})" if weighs_apart(parts) else ""

@@ -10,7 +10,7 @@ from meshwright.ir.quoting import literal
 
 
 def parted(parts: Parts) -> Iterator[str]:
-    """What `parallelize` does first."""
+    """The first lines of `parallelize`, which part tied parameters."""
     for name, _ in parts.unread:
         yield f"    {_holder(name)}.register_parameter({_last(name)}, None)  # no unit's"
     if parts.untied:
@@ -38,14 +38,14 @@ def shared_modules(twice: Iterable[Sequence[tuple[int, str]]]) -> list[tuple[int
 
 
 def named_again(parts: Parts) -> Iterator[str]:
-    """What `parallelize` does last with names that it took away."""
+    """The last lines of `parallelize`, for names that it took away."""
     for name, first in parts.unread:
         yield from call(4, "name_again", [_holder(name), _last(name), _holder(first), _last(first)])
 
 
 def name_again() -> Iterator[str]:
-    """`name_again`: a unit gathers its parameters under the names of its own modules alone, and code of another module
-    may read any name."""
+    """The function `name_again`: a unit gathers its parameters under the names of its own modules alone, and code of
+    another module may read any name."""
     yield "def name_again(module: nn.Module, name: str, other: nn.Module, last: str) -> None:"
     yield '    """A module holds what another one does; who reads it gets it as it is there, gathered or not."""'
     yield "    module.register_parameter(name, other.get_parameter(last))"

@@ -26,7 +26,7 @@ MODE = "MeansOfAll"
 
 
 def weight_of(subject: Subject) -> Weight:
-    """How the loss as a whole is weighed."""
+    """The weight of the loss as a whole."""
     found = weights_in(Same(subject.fold))
     return found[0] if len(found) == 1 else MEAN
 
@@ -55,7 +55,7 @@ def weighs_apart(parts: Parts) -> bool:
 
 
 def counted(weight: Weight, entry: str) -> str:
-    """How many elements of an entry of the batch, or a part of it, count, as code."""
+    """The number of elements of an entry of the batch, or a part of it, that count, as code."""
     text = entry
     for step in weight.steps:
         text = _stepped(step, text)
@@ -78,7 +78,7 @@ def _stepped(step: Step, text: str) -> str:
 
 
 def target_of(parts: Parts) -> str:
-    """The entry of the batch that torch cuts into micro-batches as targets: what counts in the loss, or any."""
+    """The entry of the batch that torch cuts into micro-batches as targets: one that counts in the loss, or any."""
     return weight_of(parts.subject).entry or parts.subject.calls.entries[0]
 
 
@@ -91,7 +91,7 @@ def share_of(parts: Parts) -> str:
 
 
 def parts_of_mean(parts: Parts) -> str:
-    """Into how many parts a mean over samples falls, as code."""
+    """The number of parts of a mean over samples, as code."""
     if parts.shared is None:
         return "MICROBATCHES"
     if not parts.shares:
@@ -100,7 +100,7 @@ def parts_of_mean(parts: Parts) -> str:
 
 
 def totals(parts: Parts) -> Iterator[str]:
-    """The line, or lines, that count all targets of every cross entropy."""
+    """Lines that count all targets of every cross entropy."""
     counts = ", ".join(f"{counted(one, f'batch[{literal(one.entry)}]')}.float()" for one in mixed(parts.subject))
     yield f"    totals = [{counts}]"
     if parts.shared is not None:
@@ -109,8 +109,8 @@ def totals(parts: Parts) -> Iterator[str]:
 
 
 def terms(parts: Parts, own: str = "") -> Iterator[str]:
-    """`terms`: what terms of a printed loss count for in every micro-batch, beside means over its samples; `own` says
-    whether a rank computes the loss, where not all do."""
+    """The function `terms`: weights of the terms of a printed loss in every micro-batch, other than means over its
+    samples; `own` says whether a rank computes the loss, where not all do."""
     ways = ways_of(parts.subject)
     if not ways:
         return
@@ -125,7 +125,7 @@ def terms(parts: Parts, own: str = "") -> Iterator[str]:
 
 
 def means_of_all() -> Iterator[str]:
-    """`MeansOfAll`: cross entropies of a part of the batch, brought to the weight of other means."""
+    """The class `MeansOfAll`: cross entropies of a part of the batch, brought to the weight of other means."""
     yield f"class {MODE}(TorchFunctionMode):"
     yield '    """A mean cross entropy, times the share of these samples, is its part in the mean over all targets.'
     yield ""
