@@ -1,4 +1,4 @@
-"""Limits: how much of everything is taken on, and why no more.
+"""Limits: the most that is accepted of everything, with reasons.
 
 What is beyond a limit is refused where it is read, before a model is traced or a search begins, with the reason that
 stands here. A number is our choice: above what is published, which is named with its date where it is the reason, and
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The most of something that is taken on."""
+    """The most of something that is accepted."""
 
     most: int
     what: str
@@ -21,7 +21,7 @@ class Limit:
     why: str
 
     def refused(self, found: int) -> str:
-        """Why so many are too many, as the cause of an error; empty if they are not."""
+        """The reason why so many are too many, as the cause of an error; empty if they are not."""
         return "" if found <= self.most else f"{counted(found)} {self.what}, and {self.said}"
 
     @property
@@ -35,7 +35,7 @@ DIGITS = 20
 
 
 def counted(number: int) -> str:
-    """A number for people, however large. (Python refuses to print one of 5,000 digits.)"""
+    """A number as text, however large. (Python refuses to print one of 5,000 digits.)"""
     bits = abs(number).bit_length()
     return f"{number:,}" if bits < 64 else f"a number of about {bits * 3 // 10} digits of"
 

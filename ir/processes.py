@@ -1,4 +1,4 @@
-"""Processes: they end when the one that started them does, however that ends, and collect garbage rarely.
+"""Processes that end when their parent does, however that ends, and that collect garbage rarely.
 
 A process that is killed tells nobody, so its children must notice by themselves: Linux sends them a signal
 (PR_SET_PDEATHSIG, prctl(2)); elsewhere a thread looks for another parent now and then.
@@ -24,7 +24,7 @@ and lowering on forked processes (Llama-3.1-8B, 2026-11)."""
 
 
 def end_with(parent: int) -> None:
-    """Have this process killed when its parent ends; at once, if that is over.
+    """Have this process killed when its parent ends; at once, if it has ended.
 
     `parent` is the parent's own process number: by the time it is asked for here, another one may have taken over.
     Signals of Linux do not pass on to what this process forks.

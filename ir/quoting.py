@@ -1,4 +1,4 @@
-"""How a name becomes part of code that is written: one function for each place where it may stand.
+"""Quoting of names in written code: one function for each place where a name may stand.
 
 Names of models, files, modules, parameters and entries of batches are the user's, and may hold any character: torch
 allows all but a dot in the name of a module. Code never has them in it but through these functions:
@@ -48,7 +48,7 @@ def pattern(text: str) -> str:
 
 
 def attribute(holder: str, name: str) -> str:
-    """An attribute of what an expression yields."""
+    """An attribute of an expression's value."""
     return f"{holder}.{name}" if is_name(name) else f"getattr({holder}, {literal(name)})"
 
 
@@ -65,7 +65,7 @@ def keywords(arguments: Mapping[str, str]) -> list[str]:
 
 
 def constant(value: str | float | None) -> str:
-    """A value as code. Numbers of other libraries, and members of enumerations, become those of Python."""
+    """A value as code. Numbers of other libraries, and members of enumerations, become Python's."""
     if value is None or isinstance(value, bool):
         return repr(value)
     if isinstance(value, str):
@@ -76,24 +76,24 @@ def constant(value: str | float | None) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether code may have a name as it is. Python itself spells some otherwise: those beginning with two underscores
-    inside of a class, and letters that look like others."""
+    """Whether code may use a name as it is. Python itself changes some: those beginning with two underscores inside of
+    a class, and letters that look like others."""
     return text.isascii() and text.isidentifier() and not keyword.iskeyword(text) and not text.startswith("__")
 
 
 def identifier(text: str) -> str:
-    """A name for what the user calls otherwise; several texts may yield the same."""
+    """An identifier for any text; several texts may yield the same."""
     word = re.sub(r"\W", "_", text, flags=re.ASCII)
     return f"_{word}" if not word or word[0].isdigit() or keyword.iskeyword(word) else word
 
 
 def said(text: str) -> str:
-    """What a docstring in double quotes or a comment quotes: it ends neither."""
+    """A text inside a docstring in double quotes or a comment, which it ends in neither."""
     return "".join(_escaped(letter) if letter in '"\\' or not letter.isprintable() else letter for letter in text)
 
 
 def word(text: str) -> str:
-    """One word of a command for a shell, whatever is in it."""
+    """A text as one word of a shell command."""
     return shlex.quote(text)
 
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Same(Generic[T]):
-    """A key that is equal to another one if both stand for one object."""
+    """A key that equals another one if both stand for one object."""
 
     __slots__ = ("of",)
 
@@ -28,7 +28,7 @@ class Same(Generic[T]):
 
 
 class AllSame(Generic[T]):
-    """A key that is equal to another one if both stand for the same objects, in the same order."""
+    """A key that equals another one if both stand for the same objects, in the same order."""
 
     __slots__ = ("of", "places")
 

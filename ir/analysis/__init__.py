@@ -1,4 +1,4 @@
-"""What follows from a graph alone, or from a graph and a workload, before any plan.
+"""Analyses of a graph alone, or of a graph and a workload, before any plan.
 
 | module | what it has |
 |---|---|

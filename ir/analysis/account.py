@@ -1,4 +1,4 @@
-"""What a graph or a fold costs on one device, by the rules: floating-point work, bytes moved, coverage.
+"""Accounts: the costs of a graph or a fold on one device, by the rules: floating-point work, bytes moved, coverage.
 
 The work of a matrix product, an attention or a convolution is what FlopCounterMode counts (two per multiply-add,
 nothing halved for masks); elementwise operators have bytes but no counted work. Backward work is booked on the operands

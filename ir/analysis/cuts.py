@@ -1,4 +1,4 @@
-"""Cuts: the places where a model can be divided into pipeline stages, and what would cross there.
+"""Cuts: the places where a model can be divided into pipeline stages, and the values that would cross there.
 
 A cut lies after a call (a block boundary), or inside a body that runs once, after an operator where few differentiable
 values are alive. Cutting there sends every *live* value forward and its gradient, if it has one, backward:
@@ -122,7 +122,8 @@ def _order(cut: Cut) -> tuple[int, int, int, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of the short fold: which operators it is, which repeat it shows and how many it stands for."""
+    """A call of the short fold: its operators, the repeat that it shows, and the number of repeats that it stands
+    for."""
 
     call: Call
     number: int
@@ -139,7 +140,7 @@ class _Origin:
 
 
 class _Liveness:
-    """When every value of the short unfolded graph is computed and last read."""
+    """The life of every value of the short unfolded graph: where it is computed, and where it is last read."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -170,7 +171,7 @@ class _Liveness:
                     yield result, _Origin(call, value)
 
     def _alive(self, index: int) -> list[str]:
-        """What is computed up to this operator and read after it, in order of computation. Asked in order, all calls
+        """Values computed up to this operator and read after it, in order of computation. Asked in order, all calls
         together take one walk over the graph."""
         if index < self._at:
             self._open, self._at = {}, -1
@@ -184,7 +185,7 @@ class _Liveness:
 
     @cached_property
     def _differentiable(self) -> tuple[int, ...]:
-        """After every operator, how many values are alive whose gradient some reader computes."""
+        """The number of live values whose gradient some reader computes, after every operator."""
         changes = [0] * (len(self.graph.ops) + 1)
         for value in self._wanted:
             if value in self.born and self.born[value] < self.dies.get(value, -1):
@@ -231,7 +232,7 @@ class _Liveness:
         )
 
     def _shared(self, index: int) -> tuple[str, ...]:
-        """The parameters that are read both up to this operator and after it."""
+        """Parameters that are read both up to this operator and after it."""
         readers = self.graph.readers
         return tuple(
             param.path
@@ -240,12 +241,12 @@ class _Liveness:
         )
 
     def _feeds(self, name: str, alive: list[str]) -> bool:
-        """An input is read after the cut if a value that is recomputed there depends on it."""
+        """Whether an input is read after the cut because a value that is recomputed there depends on it."""
         return any(value in self._cheap and name in self._sources[value] for value in alive)
 
     @cached_property
     def _wanted(self) -> frozenset[str]:
-        """The values whose gradient some reader computes."""
+        """Values whose gradient some reader computes."""
         wanted = set()
         for op in self.graph.ops:
             if not op.no_grad and any(value in self.graph.differentiable for value in op.results):
@@ -255,7 +256,7 @@ class _Liveness:
 
     @cached_property
     def _sources(self) -> Mapping[str, frozenset[str]]:
-        """For every value without a parameter behind it, the model inputs behind it."""
+        """The model inputs behind every value that has no parameter behind it."""
         known: dict[str, frozenset[str]] = {item.value: frozenset((item.value,)) for item in self.graph.inputs}
         known |= {param.value: frozenset() for param in self.graph.params if param.buffer}
         for op in self.graph.ops:
@@ -266,7 +267,7 @@ class _Liveness:
 
     @cached_property
     def _cheap(self) -> frozenset[str]:
-        """The values that a stage computes anew: no parameter or gradient behind them, and little work."""
+        """Values that a stage recomputes: without a parameter or gradient behind them, and with little work."""
         work: dict[str, Mapping[str, float]] = {}
         cheap = set()
         for op in self.graph.ops:
@@ -288,7 +289,7 @@ def _work(op: Op, graph: Graph) -> float:
 
 
 def _calls(fold: Fold) -> Iterator[_Call]:
-    """The calls of the short fold, and which repeats of the long one they stand for."""
+    """The calls of the short fold, with the repeats of the long one that they stand for."""
     at = 0
     for number, call in enumerate(shortened(fold, SHOWN).calls()):
         stop = at + len(call.body.graph.ops)

@@ -1,4 +1,4 @@
-"""Fused products: those that yield several values side by side, which are cut apart afterwards (q|k|v, gate|up)."""
+"""Fused products: those that yield several values side by side, which are separated afterwards (q|k|v, gate|up)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ GROUPED = "grouped_linear"
 
 
 def cut_apart(graph: Graph, op: Op, layout: Layout) -> bool:
-    """Whether an operator is a product of which nothing is read but these sections, each by itself: not in the module
-    that makes it, or, of experts, in halves."""
+    """Whether an operator is a product of which only these sections are read, each by itself: not in the module that
+    makes it, or, of experts, in halves."""
     if op.kind not in PRODUCTS or not isinstance(layout, Sections):
         return False
     readers = [graph.ops[index] for index, _ in graph.readers.get(op.results[0], ())]

@@ -129,8 +129,8 @@ def _loops(key: Same[Graph]) -> Loops:
 
 
 def body_loops(fold: Fold) -> Mapping[str, Loops]:
-    """The loops of every body, found in the whole model: a block knows its batch by where its input comes from, and a
-    loop has one name in all bodies."""
+    """The loops of every body, found in the whole model: a block recognises the batch by where its input comes from,
+    and a loop has one name in all bodies."""
     whole = unfolded_short(Same(fold))
     found = loops(whole.graph)
     calls = [(call.body, names) for call, names in zip(short_of(Same(fold)).calls(), whole.names, strict=True)]
@@ -146,7 +146,7 @@ def _ends(
     calls: Sequence[tuple[Body, Mapping[str, str]]], found: Loops
 ) -> Mapping[str, Mapping[str, tuple[Names, ...]]]:
     """The `ends` of every body. A value of the whole goes through many ports, and a port has other values in other
-    calls; all that hang together must lie alike."""
+    calls; all that are connected must lie alike."""
     ports: dict[tuple[str, str], list[str]] = {}
     for body, names in calls:
         for value in dict.fromkeys((*(item.value for item in body.graph.inputs), *body.graph.outputs)):
@@ -196,7 +196,7 @@ def resized(found: Loops, graph: Graph) -> Loops | None:
 
 
 def _seen_from(graph: Graph, names: Mapping[str, str], found: Loops) -> Loops:
-    """The loops of the whole as one body sees them, under its own names."""
+    """The loops of the whole model as one body sees them, under its own names."""
     factors = {op.name: found.factors[names[op.name]] for op in graph.ops}
     own = {names[op.name]: op.name for op in graph.ops}
     occurs = {loop.name: tuple((own[op], factor) for op, factor in loop.occurs if op in own) for loop in found.loops}
@@ -207,7 +207,7 @@ def _seen_from(graph: Graph, names: Mapping[str, str], found: Loops) -> Loops:
 
 
 def value_labels(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """For every value, what each dimension runs over: "b", "heads·head_dim", or "" for extent 1."""
+    """The loops of each dimension of every value: "b", "heads·head_dim", or "" for extent 1."""
     return {value: tuple("·".join(names) for names in dims) for value, dims in loops(graph).dims.items()}
 
 
@@ -253,7 +253,7 @@ class Atoms:
         return element
 
     def atoms(self, element: int) -> tuple[int, ...]:
-        """What an element consists of; nothing, if its size is 1."""
+        """The atoms of an element; none, if its size is 1."""
         root = self.find(element)
         if root in self._parts:
             return tuple(atom for part in self._parts[root] for atom in self.atoms(part))
@@ -277,7 +277,7 @@ class Atoms:
                         self.images += [(value, dim, index, name) for name in names]
 
     def _join(self, left: list[int], right: list[int]) -> None:
-        """Make two sequences of equal size one, from the right; stop where their sizes have no common boundary."""
+        """Unify two sequences of equal size, from the right; stop where their sizes have no common boundary."""
         while left and right:
             if not (self._open(left) and self._open(right)):
                 continue
@@ -294,7 +294,7 @@ class Atoms:
                 return
 
     def _open(self, sequence: list[int]) -> bool:
-        """Make the last element an atom; False if it was taken apart or away instead."""
+        """Make the last element an atom; False if it was split or removed instead."""
         last = sequence.pop()
         parts = self.atoms(last)
         sequence.extend(parts)
@@ -325,7 +325,7 @@ _NORMS = ("layer_norm", "rms_norm")
 
 
 class _Naming:
-    """Gives every atom a name: first a stem by label, role or size, then a size where one stem has several."""
+    """The naming of atoms: first a stem by label, role or size, then a size where one stem has several."""
 
     def __init__(self, atoms: Atoms) -> None:
         self.atoms = atoms
@@ -377,7 +377,7 @@ class _Naming:
                 self._give(parts[1:], "group")
 
     def _by_table(self) -> None:
-        """A table with as many rows as the loss has classes is the vocabulary's, tied or not."""
+        """Name the vocabulary: the rows of a table with as many rows as the loss has classes, tied or not."""
         classes = {self.atoms.size[atom] for atom, stem in self.stems.items() if stem == "vocab"}
         for op, name, parts in self.atoms.occurrences():
             if op.kind == "embedding" and name == "v" and len(parts) == 1:
@@ -406,7 +406,7 @@ class _Naming:
                 self._give(parts, "fused")
 
     def _feed_forward(self) -> None:
-        """A nameless loop that a product sums on the way back to hidden."""
+        """Name the feed-forward loop: a nameless one that a product sums on the way back to hidden."""
         for index, op in enumerate(self.atoms.graph.ops):
             if op.kind in _PRODUCTS:
                 back, parts = self.atoms.factor(index, "n"), self.atoms.factor(index, "k")
@@ -414,7 +414,8 @@ class _Naming:
                     self._give(parts, "ffn")
 
     def _inner_channels(self) -> None:
-        """Nameless channels that one convolution makes and another one sums, of neither the batch nor a result."""
+        """Name inner channels: nameless ones that one convolution makes and another one sums, of neither the batch nor
+        a result."""
         ends = {*(item.value for item in self.atoms.graph.inputs), *self.atoms.graph.outputs}
         seen = {atom for value in ends for dim in self.atoms.dims(value) for atom in dim}
         loops = [(name, parts) for _, name, parts in self.atoms.occurrences()]

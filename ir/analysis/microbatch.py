@@ -1,4 +1,4 @@
-"""Micro-batches: may the batch be cut in time?
+"""Micro-batches: whether the batch may be cut in time.
 
 A step over a batch may be run as several smaller ones whose gradients are added if the loss is *additive* in the batch:
 a sum over samples, or a mean, which is a sum weighted by shares. `microbatch` decides it from the rules. Every value on
@@ -37,7 +37,7 @@ from meshwright.ir.same import Same
 
 
 class Kind(Enum):
-    """How a value depends on the batch (see the module docstring)."""
+    """The dependence of a value on the batch (see the module docstring)."""
 
     FIXED = "fixed"
     SAMPLES = "samples"
@@ -64,7 +64,7 @@ ROUTING = ("dispatch", "combine")
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """An operator that keeps the batch together, where it stands in the user's code, and why."""
+    """An operator that keeps the batch together: its place in the user's code, and the reason."""
 
     op: str
     kind: str
@@ -149,7 +149,7 @@ class _Walk:
         return self._loop_reason(index, op, rule) or self._twice(index, op) or self._reduced_reason(op, rule, kinds)
 
     def _routing(self, op: Op, index: int) -> str | None:
-        """Capacity is counted per routing group; groups must not straddle samples. What is combined was dispatched."""
+        """Check dispatch and combine: capacity is counted per routing group, and groups must not straddle samples."""
         if op.kind == "combine" or op.attr("dropless"):
             return None
         idx, capacity = self.graph.types[op.operands[1]], self.graph.types[op.name].shape[1]
@@ -165,7 +165,7 @@ class _Walk:
         return "routes to experts with a capacity that is counted over the whole batch"
 
     def _loop_reason(self, index: int, op: Op, rule: Rule) -> str | None:
-        """A batch loop that is not simply parallel or summed."""
+        """The reason against a batch loop that is not simply parallel or summed."""
         for factor in rule.factors:
             if not self._over_batch(index, factor.name):
                 continue
@@ -196,7 +196,7 @@ class _Walk:
         return None
 
     def _reduced_reason(self, op: Op, rule: Rule, kinds: list[Kind]) -> str | None:
-        """What may be done to totals and averages: linear things, one at a time."""
+        """The reason against an operator on totals and averages: only linear ones, one at a time, are allowed."""
         reduced = [slot for slot, kind in enumerate(kinds) if kind in _REDUCED]
         if (
             not reduced
@@ -218,7 +218,7 @@ class _Walk:
         return None
 
     def _by_count(self, op: Op, kinds: list[Kind]) -> bool:
-        """A total divided by a count is an average, weighed by the counts of the micro-batches."""
+        """A total divided by a count: an average, weighed by the counts of the micro-batches."""
         return op.kind == "div" and kinds in ([Kind.TOTAL, Kind.COUNT], [Kind.COUNT, Kind.COUNT])
 
     # What a result is.
@@ -248,14 +248,14 @@ class _Walk:
 
 
 def _selects(rule: Rule, factor: str) -> bool:
-    """Whether an index, rather than a sum, takes the loop away: the index does not run over it."""
+    """Whether the loop is taken away by an index rather than a sum: the index does not run over it."""
     indices = [dims for dims, law in zip(rule.operands, rule.laws, strict=True) if law is Law.INDEX]
     floats = [dims for dims, law in zip(rule.operands, rule.laws, strict=True) if law is not Law.INDEX]
     return bool(indices and floats) and not any(factor in dim for dims in indices for dim in dims)
 
 
 def batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
-    """The atoms that carry the label, and those that are images of them: the slots that tokens fill."""
+    """Atoms with the label, and atoms that are images of them: the slots that tokens fill."""
     batch = {
         atom
         for item in atoms.graph.inputs
@@ -278,7 +278,7 @@ def batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
 
 
 def reaching(graph: Graph) -> frozenset[str]:
-    """The operators (by name) that the loss, or the outputs, and the updates depend on."""
+    """Operators, by name, that the loss, or the outputs, and the updates depend on."""
     wanted = {update.value for update in graph.updates}
     wanted |= {graph.loss} if graph.loss is not None else set(graph.outputs)
     reach = set()

@@ -1,4 +1,4 @@
-"""The same model at another batch size, without tracing it again.
+"""The fold of a model at another batch size, without tracing the model again.
 
 A fold is captured at some batch; a planner asks for every micro-batch times data-parallel degree. `with_batch` writes
 the new sizes into a fold, in two steps of which only the second depends on the batch that is asked for.
@@ -59,7 +59,7 @@ Dim = tuple[tuple[int, ...], int]
 @dataclass(frozen=True, slots=True)
 class Slots:
     """The capacity of a dispatch: an atom that follows from the batch. `loops`: how many of its loops are the batch
-    (one, if samples are not paired with each other); `tokens`: the others, multiplied."""
+    (one, if samples are not paired with each other); `tokens`: the product of the others."""
 
     atom: int
     old: int
@@ -72,8 +72,8 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Batched:
-    """Where a fold holds its batch: for every body, the dimensions of the values that change with it; the values that
-    change are the only ones listed."""
+    """The places of the batch in a fold: for every body, the values that change with it, each with its dimensions that
+    do."""
 
     batch: int
     atoms: tuple[int, ...]
@@ -88,7 +88,7 @@ def batch_of(fold: Fold) -> int:
 
 
 def with_batch(fold: Fold, batch: int) -> Fold:
-    """The fold that a capture at this batch would give. Raises `CannotRebatch` where that does not follow."""
+    """The fold that a capture at this batch would give. Raises `CannotRebatch` where that cannot be derived."""
     if batch < 1:
         raise CannotRebatch(place="fold", cause=f"a batch of {batch}", fix="ask for a batch of at least 1")
     found = _batched(Same(fold))
@@ -143,7 +143,7 @@ def _same(one: object, other: object) -> None:
 
 
 def batched_laws(fold: Fold, batch: int) -> frozenset[str]:
-    """The laws of constants whose shape holds the batch that the fold was captured at.
+    """The laws of constants whose shape depends on the batch that the fold was captured at.
 
     Where it is not known which sizes do, all that are multiples of it are taken to.
     """
@@ -169,7 +169,7 @@ def _refused(place: str, cause: str) -> CannotRebatch:
 
 @lru_cache(maxsize=64)
 def _batched(key: Same[Fold]) -> Batched:
-    """Find the batch in a fold; once per fold."""
+    """The places of the batch in a fold, found once per fold."""
     short, whole = short_of(key), unfolded_short(key)
     graph, atoms = whole.graph, atoms_of(Same(whole.graph))
     batch, labelled = _labelled(graph, atoms)
@@ -204,7 +204,7 @@ def _labelled(graph: Graph, atoms: Atoms) -> tuple[int, frozenset[int]]:
 
 
 def _slots(graph: Graph, atoms: Atoms, labelled: frozenset[int]) -> Iterator[Slots]:
-    """The capacities that hold tokens of the batch, one for every atom."""
+    """Capacities that depend on tokens of the batch, one for every atom."""
     seen = set(labelled)
     for index, op in enumerate(graph.ops):
         if op.kind != "dispatch":
@@ -239,8 +239,8 @@ def _place(op: Op) -> str:
 
 
 def _refuse_holders(graph: Graph, atoms: Atoms, dims: Mapping[str, tuple[Dim, ...]]) -> None:
-    """Parameters are of one size whatever the batch; of opaque operators without a rule nothing is known, nor of what
-    becomes of a batch that one needs in one place."""
+    """Refuse parameters whose size depends on the batch, and opaque operators without a rule that read it: what they do
+    with a batch is unknown."""
     for param in graph.params:
         if param.value in dims:
             raise _refused(f"parameter {param.path!r}", f"its shape {graph.types[param.value]} holds the batch")
@@ -258,7 +258,7 @@ def _refuse_holders(graph: Graph, atoms: Atoms, dims: Mapping[str, tuple[Dim, ..
 
 
 def _refuse_counts(graph: Graph, atoms: Atoms, labelled: frozenset[int], batch: int) -> None:
-    """A scalar that may be a count of samples, applied to a sum over them."""
+    """Refuse a scalar that may be a count of samples, applied to a sum over them."""
     summed: set[str] = set()
     for index, op in enumerate(graph.ops):
         over = any(
@@ -317,7 +317,7 @@ def _body(body: Body, dims: Mapping[str, tuple[Dim, ...]], sizes: Mapping[int, i
 
 
 def _op(op: Op, graph: Graph, types: Mapping[str, Type], old: int, new: int) -> Op:
-    """The operator with its new attributes; its rule must derive the new types."""
+    """The operator with its new attributes, from which its rule must derive the new types."""
     change = _changed(op, graph, types, old, new)
     made = replace(op, attrs=tuple((key, change.get(key, value)) for key, value in op.attrs)) if change else op
     for value, derived in zip(made.results, rule_of(made, types).types, strict=True):
@@ -327,7 +327,7 @@ def _op(op: Op, graph: Graph, types: Mapping[str, Type], old: int, new: int) -> 
 
 
 def _changed(op: Op, graph: Graph, types: Mapping[str, Type], old: int, new: int) -> dict[str, Attr]:
-    """The attributes that carry sizes, with new values."""
+    """Attributes that depend on sizes, with new values."""
     before, after = graph.types[op.name].shape, types[op.name].shape
     if op.kind in SHAPED:
         return {"shape": after}

@@ -1,4 +1,4 @@
-"""What is kept from the forward pass for the backward pass.
+"""Saved tensors: values of the forward pass that are kept for the backward pass.
 
 In: a graph (a block, or a whole model), an execution style, a device and a kind of attention. Out: the tensors kept,
 each storage once, parameters and buffers left out, since they are there anyway. Only operators that a gradient flows
@@ -90,7 +90,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A read of the backward pass: a value, or an extra tensor of `op` (then with its bytes; `value` names it)."""
+    """A read by the backward pass: of a value, or of an extra tensor of `op` (then with its bytes; `value` names
+    it)."""
 
     value: str
     op: str
@@ -99,7 +100,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Tape:
-    """What ran forward, in order, and what of it the backward pass reads.
+    """The forward pass in order, with the reads of the backward pass.
 
     - `owner` names the value whose storage a value shares, where that is another one.
     - `resident` values stay where they are, and `again` are made once more in any case: neither costs anything.
@@ -123,12 +124,12 @@ class Tape:
         return self.owner.get(value, value)
 
     def there(self, value: str) -> bool:
-        """Whether it is at hand without being kept."""
+        """Whether a value is available without being saved."""
         return value in self.again or value in self.resident or self.owns(value) in self.resident
 
 
 def saved(graph: Graph, style: str, device: str = "cuda", attention: str = "flash2") -> tuple[SavedTensor, ...]:
-    """The tensors kept, in the order in which operators first keep them."""
+    """The saved tensors, in the order in which operators first save them."""
     kernels = Kernels(style, device, attention)
     return kept_of(_tape(graph, kernels), kernels)
 
@@ -138,7 +139,7 @@ def saved_bytes(graph: Graph, style: str, device: str = "cuda", attention: str =
 
 
 def kept_of(tape: Tape, kernels: Kernels) -> tuple[SavedTensor, ...]:
-    """What of a tape is kept: values, then what is extra (in eager, as they come)."""
+    """The saved tensors of a tape: values, then extras (in eager, as they come)."""
     if kernels.style == "eager":
         return tuple(_by_storage(tape, (_saved(tape, need) for need in tape.needs)))
     values = [need for need in tape.needs if need.extra_bytes is None]
@@ -151,7 +152,7 @@ def kept_of(tape: Tape, kernels: Kernels) -> tuple[SavedTensor, ...]:
 
 
 def reads(rule: Rule, signature: Signature, wanted: Iterable[int], kernels: Kernels) -> tuple[Save, ...]:
-    """What the derivatives of one operator for its operands `wanted` read, under the kernels given."""
+    """Reads of one operator's derivatives for its operands `wanted`, under the kernels given."""
     slots = set(wanted)
     if signature.kind == "attention" and kernels.attention == "math":
         return tuple(save for save in _written_out(rule, signature) if save.kept(kernels.device, slots))
@@ -171,7 +172,7 @@ def reads(rule: Rule, signature: Signature, wanted: Iterable[int], kernels: Kern
 
 
 def _written_out(rule: Rule, signature: Signature) -> tuple[Save, ...]:
-    """Attention by products and a softmax: see the module docstring."""
+    """Whether attention runs as products and a softmax: see the module docstring."""
     queries, keys = rule.operands[:2]
     through = (0, 1, *range(3, len(signature.operands)))
     rows = (*queries[:3], keys[2])
@@ -220,7 +221,7 @@ def _saved(tape: Tape, need: Need) -> SavedTensor:
 
 
 def _by_storage(tape: Tape, kept: Iterable[SavedTensor]) -> Iterator[SavedTensor]:
-    """Each storage once, and what is there anyway never."""
+    """Tensors by storage, each once, without those that are available anyway."""
     seen: set[str] = set()
     like: dict[object, str] = {}
     for one in kept:
@@ -237,7 +238,7 @@ def _by_storage(tape: Tape, kept: Iterable[SavedTensor]) -> Iterator[SavedTensor
 
 
 def _without_interiors(tape: Tape, needs: Iterable[Need], kernels: Kernels) -> Iterator[SavedTensor]:
-    """Interior values replaced by what their chain reads from outside."""
+    """Needs with interior values replaced by what their chain reads from outside."""
     interior = made_again(tape.steps, tape.outputs, kernels)
     for need in needs:
         for value in _sources(tape, need.value, interior):
@@ -245,7 +246,7 @@ def _without_interiors(tape: Tape, needs: Iterable[Need], kernels: Kernels) -> I
 
 
 def made_again(steps: Sequence[Step], outputs: Iterable[str], kernels: Kernels) -> frozenset[str]:
-    """The values that a style makes again from their operands: none, those interior to kernels, or all cheap ones."""
+    """Values that a style recomputes from their operands: none, those interior to kernels, or all cheap ones."""
     if kernels.style == "eager":
         return frozenset()
     cheap = {value: step for step in steps if step.cheap for value in step.results}
@@ -285,7 +286,7 @@ _Node = tuple[str, str]
 
 
 def _cut(tape: Tape, needs: Iterable[Need]) -> Iterator[SavedTensor]:
-    """The cheapest values from which all that is needed can be had."""
+    """The cheapest values from which everything that is needed can be computed."""
     wanted: dict[str, str] = {}
     for need in needs:
         wanted.setdefault(need.value, need.op)
@@ -298,8 +299,8 @@ def _cut(tape: Tape, needs: Iterable[Need]) -> Iterator[SavedTensor]:
 
 
 def _network(tape: Tape, wanted: Iterable[str]) -> nx.DiGraph:
-    """Values as edges that weigh their bytes. What is there anyway needs none: no flow enters at it. An edge without a
-    capacity cannot be cut."""
+    """A flow network of values as edges weighted by their bytes. Values that are available anyway need no edge: no flow
+    enters at them. An edge without a capacity cannot be cut."""
     network = nx.DiGraph()
     network.add_nodes_from((_SOURCE, _SINK))
     for value, nbytes in tape.nbytes.items():

@@ -1,4 +1,4 @@
-"""What the loss of a part of a batch weighs in the loss of the whole batch.
+"""Weights: the share of a part of a batch in the loss of the whole batch.
 
 Copies of a model that each run on some sequences, and micro-batches, add up their losses; so each is multiplied by its
 part in the whole. That part follows from how the loss sums over the batch, and is read off the graph. Every term of it
@@ -54,7 +54,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """How a term of a loss sums over the batch (see the module docstring): `entry` and `steps` are those of a count."""
+    """The way in which a term of a loss sums over the batch (see the module docstring): `entry` and `steps` are those
+    of a count."""
 
     kind: str
     entry: str = ""
@@ -81,7 +82,7 @@ def terms_in(fold: Same[Fold]) -> tuple[Weight, ...]:
 
 @lru_cache(maxsize=MOST_FOLDS)
 def counted_in(fold: Same[Fold]) -> Mapping[tuple[str, str], Weight]:
-    """The means over what counts in a model's loss, by their bodies and values. Raises `EmissionLoss`."""
+    """Means over counted elements in a model's loss, by their bodies and values. Raises `EmissionLoss`."""
     whole, found = unfolded_short(fold), dict[tuple[str, str], Weight]()
     counts = _walked(whole.graph, "b").counts
     for call, names in zip(short_of(fold).calls(), whole.names, strict=True):
@@ -121,7 +122,7 @@ def _walked(graph: Graph, label: str) -> _Walk:
 
 
 class _Walk:
-    """What every value is: of samples, reduced over the batch (its weights), or neither, which is fixed."""
+    """The kind of every value: of samples, reduced over the batch (with its weights), or neither, which is fixed."""
 
     def __init__(self, graph: Graph, label: str) -> None:
         self.graph, self.atoms, self.loops, self.label = graph, atoms_of(Same(graph)), loops(graph), label
@@ -136,7 +137,7 @@ class _Walk:
         self.problems: dict[str, EmissionLoss] = {}
 
     def visit(self, index: int, op: Op) -> None:
-        """Say what the results of an operator are."""
+        """Determine the kind of an operator's results."""
         for value in op.results:
             self._result(index, op, value)
 
@@ -158,7 +159,8 @@ class _Walk:
             self._combine(index, op, value)
 
     def _batched(self, value: str) -> bool:
-        """Whether a value has the batch: with one sample it cannot be told, and all but scalars are taken to have."""
+        """Whether a value has the batch: with one sample that cannot be told, and all but scalars are taken to have
+        it."""
         if not self.batch:
             return bool(self.graph.types[value].shape)
         return any(atom in self.batch for dim in self.atoms.dims(value) for atom in dim)
@@ -174,7 +176,7 @@ class _Walk:
         return len(labelled) > len(set(labelled))
 
     def _reduce(self, index: int, op: Op, value: str) -> None:
-        """An operator that sums over the batch."""
+        """The result of an operator that sums over the batch."""
         rule = self.atoms.rules[index]
         role = self._role(index, rule)
         if role is Role.MAX:
@@ -191,7 +193,7 @@ class _Walk:
             self.reduced[value] = (SUM,)
 
     def _role(self, index: int, rule: Rule) -> Role:
-        """How an operator takes the batch away."""
+        """The role in which an operator reduces the batch."""
         roles = [
             factor.role
             for factor in rule.factors
@@ -202,7 +204,7 @@ class _Walk:
         return next((role for role in (Role.MAX, Role.WHOLE, Role.HALO) if role in roles), Role.SUM)
 
     def _count(self, op: Op, value: str, counted: str, last: tuple[Step, ...]) -> None:
-        """A mean over what counts in `counted`, an entry of the batch or what is made of one."""
+        """A mean over what counts in `counted`, an entry of the batch or a value made of one."""
         steps = list(last)
         while counted not in {item.value for item in self.graph.inputs}:
             made = self.graph.producer.get(counted)
@@ -216,7 +218,7 @@ class _Walk:
         self.reduced[value] = (self.counts[value],)
 
     def _step(self, op: Op) -> tuple[Step, ...] | None:
-        """What an operator does to a count; None if it cannot be repeated on a part of the batch."""
+        """The step that an operator adds to a count; None if it cannot be repeated on a part of the batch."""
         if op.kind in SAME_COUNT or op.kind == "sum":
             return ()
         if op.kind in COMPARED and isinstance(op.attr("scalar"), int | float):
@@ -236,7 +238,7 @@ class _Walk:
         return any(atom in self.batch for atom in self.atoms.dims(op.operands[0])[dim])
 
     def _combine(self, index: int, op: Op, value: str) -> None:
-        """What is done to sums over the batch: linear things."""
+        """The result of an operator on sums over the batch: a linear one."""
         sums = [slot for slot, one in enumerate(op.operands) if one in self.reduced]
         weights = tuple(dict.fromkeys(weight for slot in sums for weight in self.reduced[op.operands[slot]]))
         if op.kind == "div" and len(sums) == 2 and op.operands[1] not in self.graph.differentiable:
@@ -262,7 +264,7 @@ class _Walk:
             self.reduced[value] = weights
 
     def _per_sample(self, op: Op) -> bool:
-        """Whether a sum is divided by the number of samples, or of what each has as many of."""
+        """Whether a sum is divided by the number of samples, or by something that each sample has as many of."""
         by = op.attr("scalar")
         return len(op.operands) == 1 and isinstance(by, int) and self.rows > 1 and by > 0 and by % self.rows == 0
 

@@ -1,4 +1,4 @@
-"""Files of users: reading what nobody here has written, and saying where it is wrong.
+"""Users' files: reading them, and saying where they are wrong.
 
 | module | in | out |
 |---|---|---|

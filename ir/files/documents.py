@@ -1,4 +1,4 @@
-"""JSON and TOML of users as plain dictionaries and lists, without what their parsers let pass.
+"""Users' JSON and TOML as plain dictionaries and lists, stricter than their parsers.
 
 Both parsers take whole numbers of any length and lists of any depth; JSON's also takes keys that are given twice (the
 last one counts), NaN, and numbers that are infinite as floats. Here each of these is a `Fault` at the path of its
@@ -28,7 +28,7 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 
 class Fault(Exception):
-    """What a document must not have: where, what (as a clause about the value), and what to do."""
+    """A fault of a document: its place, the cause (as a clause about the value), and the remedy."""
 
     def __init__(self, path: Path_, cause: str, fix: str) -> None:
         super().__init__(path, cause, fix)
@@ -36,16 +36,16 @@ class Fault(Exception):
 
 
 class Unparsed(Exception):
-    """Why a text is no JSON or no TOML; and where, if that is known."""
+    """The reason why a text is no JSON or no TOML, with its place if that is known."""
 
     def __init__(self, cause: str, *, line: int = 0, column: int = 0, cut: bool = False) -> None:
-        """`cut`: the text seems to end too early."""
+        """Keep the reason; `cut`: the text seems to end too early."""
         super().__init__(cause)
         self.cause, self.line, self.column, self.cut = cause, line, column, cut
 
 
 def parse_json(text: str) -> Any:
-    """What a JSON text says. Raises `Unparsed` or `Fault`."""
+    """The content of a JSON text. Raises `Unparsed` or `Fault`."""
     try:
         found = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -58,7 +58,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """What a TOML text says, with decimal numbers as they are written. Raises `Unparsed` or `Fault`."""
+    """The content of a TOML text, with decimal numbers as they are written. Raises `Unparsed` or `Fault`."""
     try:
         found = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
@@ -87,12 +87,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int:
-    """Beyond the limit any number will do: it is refused."""
+    """Read an integer; beyond the limit any number will do, as it is refused."""
     return int(digits) if len(digits) <= DIGITS else INTEGER.most + 1
 
 
 def check(document: object) -> None:
-    """Must: a document of bounded depth and numbers, with every key once, and texts that can be written."""
+    """Check that a document has bounded depth and numbers, every key once, and texts that can be written."""
     for fault in _faults(document):
         raise fault
 
@@ -123,7 +123,7 @@ def _faults(document: object) -> Iterator[Fault]:
 
 
 def spelled(path: Path_) -> str:
-    """A path as people write it: `stages[1].first`; keys that are not plain words stand in quotes."""
+    """A path as people write it: `stages[1].first`; keys that are not plain words are quoted."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -145,7 +145,8 @@ def shown(value: object) -> str:
 
 
 def differences(one: Any, other: Any, path: Path_ = (), *, near: float = 0.0) -> Iterator[tuple[Path_, Any, Any]]:
-    """Where two documents differ: the path, and what both have there. Numbers may be so `near`, relative to them."""
+    """Differences of two documents: the path, and what both have there. Numbers may differ by `near`, relative to
+    them."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
             if key in one and key in other:

@@ -1,4 +1,4 @@
-"""Texts of files that nobody vouches for.
+"""Reading the text of users' files.
 
 Only a regular file is read: a device may have no end, and a pipe may keep its reader waiting. It is opened without
 waiting, looked at through the very descriptor that is read, and read no further than its limit.
@@ -14,16 +14,16 @@ from meshwright.ir.limits import Limit
 
 
 class Unreadable(Exception):
-    """Why a file gives no text. Whoever reads a kind of file makes an error of that kind of it."""
+    """The reason why a file gives no text. Readers of a kind of file turn it into an error of that kind."""
 
     def __init__(self, cause: str) -> None:
-        """`cause`: as a clause, in lower case."""
+        """Keep the `cause`, a clause in lower case."""
         super().__init__(cause)
         self.cause = cause
 
 
 def read_text(path: str | Path, limit: Limit, *, errors: str = "strict") -> str:
-    """The text of a regular file."""
+    """Read the text of a regular file."""
     try:
         return _read(path, limit).decode("utf-8-sig", errors).replace("\r\n", "\n")
     except UnicodeDecodeError as error:

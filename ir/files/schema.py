@@ -1,4 +1,4 @@
-"""Schemas: which keys a file has, and what each may be; and refusing what is otherwise, by the path of the key.
+"""Schemas of files: their keys, the values of each, and refusals with the path of the key.
 
 A kind of file has one `Table` of keys, whose types say everything: `Annotated[int, Least(1), Most(RANKS)]` is a count,
 `Annotated[Mesh, Parsed(Mesh.parse)]` a text form that one of our types reads. Nothing is converted in silence (a string
@@ -53,10 +53,10 @@ def table_of(name: str, says: str, fields: Mapping[str, Any]) -> type[Table]:
 
 
 class Refused(Exception):
-    """What a document must not have: a key that is `missing` or `unknown`, or a `value` that a key cannot have."""
+    """A fault of a document: a key that is `missing` or `unknown`, or a `value` that a key cannot have."""
 
     def __init__(self, kind: str, path: Path_, cause: str, fix: str, error: MeshwrightError | None = None) -> None:
-        """`error`: the refusal of the type that read the value, if one did."""
+        """Keep the fault; `error` is the refusal of the type that read the value, if one did."""
         super().__init__(kind, path, cause, fix)
         self.kind, self.path, self.cause, self.fix, self.error = kind, path, cause, fix, error
 
@@ -75,7 +75,7 @@ Flag = Annotated[bool, Field(strict=True)]
 
 
 def _as_written(value: Any, check: Callable[[Any], Any]) -> Any:
-    """A number that is checked, and not made a float of: it is to be written as it was read."""
+    """A number that is checked, and not converted to a float, so that it is written back as it was read."""
     check(value)
     return value
 
@@ -87,13 +87,13 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), WrapValidator(_as_
 
 
 def value_error(cause: str, fix: str, error: MeshwrightError | None = None) -> PydanticCustomError:
-    """What a reader of a value raises where it refuses: a clause about the value, and what to give."""
+    """The error of a value's reader: a clause about the value, and the remedy."""
     return PydanticCustomError("refused", "refused", {"cause": cause, "fix": fix, "error": error})
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A string that one of our types reads. What it refuses is refused with the path of the key."""
+    """A string that one of our types parses. What it refuses is reported with the path of the key."""
 
     parse: Callable[[str], Any]
 
@@ -110,7 +110,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A value that a function of ours reads; `schema` says what it takes, as JSON Schema."""
+    """A value that one of our functions reads; `schema` describes it as JSON Schema."""
 
     read: Callable[[Any], Any]
     schema: Mapping[str, Any] = field(hash=False)
@@ -120,7 +120,7 @@ class Read:
         return core_schema.no_info_plain_validator_function(self._read)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
-        """Say what it takes."""
+        """The schema that was given."""
         return dict(self.schema)
 
     def _read(self, value: Any) -> Any:
@@ -135,7 +135,8 @@ _COUNTED_BY = {"integer": "maximum", "array": "maxItems", "object": "maxProperti
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """A whole number within a limit, or a list or an object with no more entries. The reason of the limit is told."""
+    """A whole number within a limit, or a list or an object with no more entries. The reason for the limit is
+    reported."""
 
     limit: Limit
 
@@ -144,7 +145,7 @@ class Most:
         return core_schema.no_info_before_validator_function(self._read, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
-        """Say the limit."""
+        """The schema with the limit."""
         told = handler(schema)
         return {**told, _COUNTED_BY[told["type"]]: self.limit.most}
 
@@ -157,7 +158,7 @@ class Most:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A word among those that are known."""
+    """A word out of a fixed set."""
 
     words: tuple[str, ...]
 
@@ -166,7 +167,7 @@ class OneOf:
         return core_schema.no_info_after_validator_function(self._read, core_schema.str_schema(strict=True))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
-        """Say the words."""
+        """The schema with the words."""
         return {"enum": list(self.words)}
 
     def _read(self, word: str) -> str:
@@ -189,7 +190,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def faults_of(kind: Any, data: object) -> tuple[Any, tuple[Refused, ...]]:
-    """The value of a document, and what forbids it to be one."""
+    """The value of a document, and its faults."""
     try:
         return _adapter(kind).validate_python(data), ()
     except ValidationError as error:
@@ -215,7 +216,7 @@ def _refusals(error: ValidationError, kind: Any) -> Iterator[Refused]:
 
 
 def _wanted(what: str, told: Mapping[str, Any], message: str) -> str:
-    """What to give, by the kind of refusal."""
+    """The remedy, by the kind of refusal."""
     for mark, words in _WANTED.items():
         if what.startswith(mark):
             return f"give {words.format(**told)}"
@@ -245,7 +246,7 @@ _WANTED = {
 
 
 def _meant(kind: Any, path: Path_) -> str:
-    """What an unknown key was probably meant to be: the nearest of its table's keys."""
+    """The known key that is nearest to an unknown one."""
     known = _keys_at(json_schema(kind), path[:-1])
     meant = nearest(str(path[-1])[: TEXT.most], known)
     return f"did you mean {meant!r}?" if meant else f"use keys among {', '.join(known)}" if known else "remove it"
@@ -266,7 +267,7 @@ def _keys_at(schema: Mapping[str, Any], path: Path_) -> tuple[str, ...]:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """What a document of a kind must be, as JSON Schema."""
+    """The JSON Schema of a kind of document."""
     return _adapter(kind).json_schema()
 
 
@@ -275,7 +276,7 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form(Generic[T]):
-    """A kind of document: what it holds, and the errors by which it is refused."""
+    """A kind of document: its table, and the errors by which it is refused."""
 
     table: Any
     """What pydantic makes a `T` of."""
@@ -285,7 +286,7 @@ class Form(Generic[T]):
     value: type[MeshwrightError]
 
     def json(self, text: str, place: str) -> Any:
-        """What a text in JSON says."""
+        """The content of a text in JSON."""
         try:
             return parse_json(text)
         except Unparsed as error:
@@ -297,7 +298,7 @@ class Form(Generic[T]):
             raise self.value(place=at_(place, fault.path), cause=fault.cause, fix=fault.fix) from None
 
     def toml(self, text: str, place: str) -> dict[str, Any]:
-        """What a text in TOML says."""
+        """The content of a text in TOML."""
         try:
             return parse_toml(text)
         except Unparsed as error:
@@ -308,7 +309,7 @@ class Form(Generic[T]):
             raise self.value(place=at_(place, fault.path), cause=fault.cause, fix=fault.fix) from None
 
     def read(self, data: object, place: str) -> T:
-        """What a document means."""
+        """The value of a document."""
         found, refused = faults_of(self.table, data)
         if refused:
             self.refuse(refused[0], place)
@@ -316,7 +317,7 @@ class Form(Generic[T]):
         return value
 
     def refuse(self, one: Refused, place: str) -> NoReturn:
-        """Raise what a document is refused by."""
+        """Raise the refusal of a document."""
         if one.error is not None:
             raise type(one.error)(
                 place=f"{at_(place, one.path)} ({one.error.place})", cause=one.cause, fix=one.fix
@@ -336,7 +337,7 @@ class FileForm(Form[T]):
     limit: Limit = FILE_BYTES
 
     def text(self, path: str | Path) -> str:
-        """The text of a file."""
+        """Read the text of a file."""
         try:
             return read_text(path, self.limit)
         except Unreadable as error:

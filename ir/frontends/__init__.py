@@ -1,4 +1,4 @@
-"""Front ends: models of users as folds. What needs no framework stands here, torch's in `torch_`, JAX's in `jax_`.
+"""Front ends: users' models as folds. Framework-free parts are here, torch's in `torch_`, JAX's in `jax_`.
 
 | module | what it has |
 |---|---|

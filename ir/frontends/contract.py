@@ -1,4 +1,4 @@
-"""The model contract: how a user's file tells us what to trace.
+"""The model contract: the parts of a user's file that tell what to trace.
 
 In: `file.py:factory`. Out: a `Factory`: what makes the model, and the hooks that stand beside it, which the front end
 of the model's framework takes from there:
@@ -49,7 +49,7 @@ class Factory:
 
 
 def find_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Factory:
-    """What `file.py:factory` names. The file is executed."""
+    """The factory that `file.py:factory` names. The file is executed."""
     path_text, _, name = reference.rpartition(":") if ":" in Path(reference).name else (reference, "", "")
     path = Path(path_text)
     if not os.path.isfile(path):  # noqa: PTH113 - Path raises where a name is too long
@@ -71,7 +71,7 @@ def find_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Facto
 
 
 def check_hooks(found: Mapping[str, Any], taken: Mapping[str, Sequence[str]], place: str) -> None:
-    """Each hook can be called with what is `taken` by it; `dims` is a table."""
+    """Check that each hook can be called with the arguments that it is `taken` with, and that `dims` is a table."""
     for name, given in taken.items():
         shown = f"{name}({', '.join(given)})"
         if found[name] is None:
@@ -97,7 +97,7 @@ def check_hooks(found: Mapping[str, Any], taken: Mapping[str, Sequence[str]], pl
 
 
 def check_dims(dims: Mapping[str, tuple[str, ...]], inputs: Mapping[str, tuple[int, ...]], place: str) -> None:
-    """The user's names for dimensions fit the inputs of the model."""
+    """Check that the user's names of dimensions fit the inputs of the model."""
     for name, labels in dims.items():
         where = f"{place}, dims[{name!r}]"
         if name not in inputs:
@@ -130,7 +130,7 @@ _FOLDERS: set[str] = set()
 
 def _find_neighbours(folder: str) -> None:
     """Let a file import its neighbours: after all libraries, before the neighbours of files that were executed earlier,
-    whose modules of the same names make way."""
+    whose modules of the same names are unloaded."""
     if folder in sys.path and folder not in _FOLDERS:
         return
     others = [one for one in sys.path if one in _FOLDERS and one != folder]
@@ -145,7 +145,7 @@ def _find_neighbours(folder: str) -> None:
 
 
 def _folder_of(module: ModuleType) -> str:
-    """Where a module of the top level was found."""
+    """The folder in which a top-level module was found."""
     return os.path.dirname(next(iter(getattr(module, "__path__", ())), getattr(module, "__file__", None)) or "")  # noqa: PTH120
 
 
@@ -177,7 +177,8 @@ def _factories(namespace: ModuleType) -> list[str]:
 
 
 def hook_of(name: str, model: Any, beside: Mapping[str, Any]) -> Any:
-    """What the file says, else the model itself: a method, or a table; a model may use these words for other things."""
+    """The hook of the file, else of the model itself: a method, or a table; a model may use these words for other
+    things."""
     if beside.get(name) is not None:
         return beside[name]
     own = getattr(model, name, None)

@@ -1,4 +1,4 @@
-"""Front ends by framework, loaded when they are asked for, and what the planner asks of each.
+"""Front ends by framework, loaded when they are asked for, and the functions that the planner calls on each.
 
 A front end is the module `door` of its package: the functions of `FrontEnd`. Those of this module find the one that a
 model is of; nothing else knows how many there are.
@@ -30,32 +30,32 @@ class Source(Protocol):
 
     @property
     def framework(self) -> str:
-        """The package of its front end."""
+        """The package of the model's framework."""
 
     @property
     def place(self) -> str:
-        """What errors call it."""
+        """The name of the model in errors."""
 
     @property
     def config(self) -> str:
-        """What the digest adds to parameter names and shapes."""
+        """The facts that the digest adds to parameter names and shapes."""
 
     @property
     def beside(self) -> Mapping[str, Any]:
-        """What stands in the file of the factory."""
+        """The hooks in the factory's file."""
 
     def in_dtype(self, dtype: str) -> Source:
-        """With the parameters that the factory made in fp32 in the dtype of a workload."""
+        """The source with parameters that the factory made in fp32 in the dtype of a workload."""
 
     def as_made(self) -> Source | None:
-        """With all parameters in the dtypes in which the factory made them; None if they are."""
+        """The source with all parameters in the dtypes in which the factory made them; None if they are."""
 
 
 class FrontEnd(Protocol):
-    """What reads the models of one framework."""
+    """The reader of one framework's models."""
 
     def from_file(self, path: Path, dtype: str | None) -> Source | None:
-        """The model of a file that is no Python; None if this front end reads no such file."""
+        """The model of a file that is not Python; None if this front end reads no such file."""
 
     def from_factory(self, factory: Factory, time_limit_s: float) -> Source | None:
         """The model of a factory, with the hooks beside it; None if it is of another framework."""
@@ -76,15 +76,15 @@ class FrontEnd(Protocol):
         constants: Mapping[str, Constant] | None,
         stacks: Sequence[Stack],
     ) -> Calls:
-        """How the model of a reference is called on a batch; `constants` and `stacks` are those of its capture. Raises
-        `EmissionModel` for one that emitted code cannot call."""
+        """The calls of a model on a batch; `constants` and `stacks` are those of its capture. Raises `EmissionModel`
+        for a model that emitted code cannot call."""
 
     def twin_of(self, source: Any, reference: str, scale: Scale) -> Twin:
         """The small twin of the model that `reference` names. Raises `NoTwin`."""
 
 
 def front_end(framework: str) -> FrontEnd:
-    """That of a framework, by its package."""
+    """The front end of a framework, by its package."""
     return import_module(f"meshwright.ir.frontends.{framework}.door")
 
 
@@ -150,8 +150,7 @@ def calls_of(
     constants: Mapping[str, Constant] | None = None,
     stacks: Sequence[Stack] = (),
 ) -> Calls:
-    """How the model of a reference is called on a batch. Raises `EmissionModel` for one that emitted code cannot
-    call."""
+    """The calls of a model on a batch. Raises `EmissionModel` for a model that emitted code cannot call."""
     found = front_end(source.framework)
     return found.calls_of(source, reference, batch=batch, seq=seq, constants=constants, stacks=stacks)
 

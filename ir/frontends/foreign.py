@@ -1,4 +1,4 @@
-"""Running code of users: nothing that it raises, prints or waits for escapes.
+"""Guarded execution of users' code: whatever it raises, prints or waits for does not escape.
 
 A model file may raise anything, also what is no `Exception`, and what cannot even be printed. All of it becomes an
 error of ours that names the user's line. Only two things pass: errors of ours, and a Ctrl-C, which is told from a
@@ -36,21 +36,22 @@ HOME = Path(meshwright.__file__).parent
 
 @contextlib.contextmanager
 def guarded(place: str, limit_s: float) -> Iterator[None]:
-    """Run the user's code; what it raises is an error of its file or factory, with its line."""
+    """Run the user's code; an exception becomes an error of its file or factory, with its line."""
     with _refused(place, lambda error: True), contained(place, limit_s):
         yield
 
 
 @contextlib.contextmanager
 def blamed(place: str) -> Iterator[None]:
-    """Run code of ours that asks the user's objects; what passes through a line of the user's is an error of that."""
+    """Run code of ours that calls the user's objects; an exception that passes through a line of the user's becomes an
+    error of that line."""
     with _refused(place, lambda error: bool(user_frames(error))), _told_apart():
         yield
 
 
 @contextlib.contextmanager
 def _refused(place: str, theirs: Callable[[BaseException], bool]) -> Iterator[None]:
-    """Make a refusal of what is raised, if it is `theirs`."""
+    """Turn an exception into a refusal, if it is `theirs`."""
     try:
         yield
     except (MeshwrightError, Interrupted, TimeIsUp):
@@ -62,7 +63,7 @@ def _refused(place: str, theirs: Callable[[BaseException], bool]) -> Iterator[No
 
 
 def raised(error: BaseException, place: str) -> FactoryRaised:
-    """The refusal of a file that raises."""
+    """The refusal of a file that raises an exception."""
     return FactoryRaised(
         place=user_line(error, place),
         cause=described(error),
@@ -93,7 +94,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def _told_apart() -> Iterator[None]:
-    """Make `Interrupted` of a Ctrl-C, also where the user's code swallows it. What else is a `KeyboardInterrupt` was
+    """Turn a Ctrl-C into `Interrupted`, even where the user's code swallows it. Any other `KeyboardInterrupt` was
     raised by the code itself."""
     came = False
     before = signal.getsignal(signal.SIGINT)
@@ -122,27 +123,27 @@ def _told_apart() -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """An exception of the user's in one line. Its class and its message may be anything."""
+    """A user's exception in one line. Its class and its message may be anything."""
     name, _, text = whole(error).partition(": ")
     return _clean(f"{name}: {next(iter(text.strip().splitlines()), 'no message')}")
 
 
 def whole(error: BaseException) -> str:
-    """An exception of the user's, its message whole."""
+    """A user's exception with its whole message."""
     # A plain string, whatever class of strings it is.
     text = _said(lambda: "".join(str(error)), "its message cannot be printed")
     return f"{type.__dict__['__name__'].__get__(type(error))}: {text}"
 
 
 def printed(value: object) -> str:
-    """A value of the user's."""
+    """A user's value as text."""
     return _clean(
         _said(lambda: repr(value), f"a {type.__dict__['__name__'].__get__(type(value))} that cannot be printed")
     )
 
 
 def _said(say: Callable[[], str], otherwise: str) -> str:
-    """What an object of the user's says of itself, if it says so in time."""
+    """The text of a user's object, if it produces one in time."""
     try:
         with _alarm(_Deadline(time.monotonic() + MESSAGE_LIMIT_S)):
             return say()
@@ -151,7 +152,7 @@ def _said(say: Callable[[], str], otherwise: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what moves a terminal's cursor, and no longer than a message should be."""
+    """A text without terminal control characters, and no longer than a message should be."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text[: LONGEST + 1])
     return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}…"
 
@@ -181,7 +182,7 @@ def _foreign(filename: str) -> bool:
 
 @contextlib.contextmanager
 def _children_print_to_stderr() -> Iterator[None]:
-    """What processes and C code that the user's code starts print, beneath `sys.stdout`."""
+    """Redirect prints of processes and C code that the user's code starts, beneath `sys.stdout`."""
     try:
         kept = os.dup(1)
     except OSError:  # there is no standard output
@@ -203,7 +204,8 @@ class _Deadline:
 
 
 class TimeIsUp(BaseException):
-    """Not an `Exception`, so that a broad `except` in the user's code does not swallow it."""
+    """The end of a time limit. It is not an `Exception`, so that a broad `except` in the user's code does not swallow
+    it."""
 
     def __init__(self, deadline: _Deadline) -> None:
         super().__init__()
@@ -212,7 +214,7 @@ class TimeIsUp(BaseException):
 
 @contextlib.contextmanager
 def ended_at(until_s: float, refusal: Callable[[], MeshwrightError]) -> Iterator[None]:
-    """End the block at a time of the monotonic clock, by a refusal; whatever runs inside, under limits of its own."""
+    """End the block at a time of the monotonic clock, with a refusal; code inside may have limits of its own."""
     until = _Deadline(until_s)
     try:
         with _alarm(until):

@@ -1,4 +1,4 @@
-"""The schema of a Hugging Face `config.json`, as far as all models share it. The rest is transformers' business.
+"""The schema of a Hugging Face `config.json`, as far as all models share it; the rest is up to transformers.
 
 Sizes have another name in many families, which transformers' configurations know: `check_sizes` holds those that a
 configuration has in the end to the same limits. Counts of what is built are told by the last word of their key,
@@ -84,7 +84,7 @@ FORM: FileForm[Table] = FileForm(
 
 
 def settings_of(file: Path) -> dict[str, Any]:
-    """What a `config.json` says, as it says it."""
+    """The settings of a `config.json`, unchanged."""
     place = str(file)
     settings: dict[str, Any] = FORM.json(FORM.text(file), place)
     FORM.read(settings, place)
@@ -111,7 +111,7 @@ def _too_many(found: object, path: Path_ = ()) -> Iterator[Refused]:
 
 
 def check_sizes(config: Any, place: str) -> None:
-    """Must: sizes that a model can have, whatever its family calls them."""
+    """Check that sizes are possible for a model, whatever its family calls them."""
     found = {key: value for key in SIZES if type(value := getattr(config, key, None)) is int}
     _, refused = faults_of(SizesTable, found)
     for one in refused:

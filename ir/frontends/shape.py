@@ -1,4 +1,4 @@
-"""Shapes: decoders as numbers, which keys a shape file has, and what each may be.
+"""Shapes: decoders as numbers, with the keys of a shape file and their values.
 
     layers = 32
     hidden = 4096
@@ -85,7 +85,7 @@ class Shape:
         return self.experts > 0 and after >= 0 and (after + 1) % self.moe_layer_freq == 0
 
     def window(self, layer: int) -> int:
-        """The window of a layer; 0: it sees everything before."""
+        """The attention window of a layer; 0: it sees everything before."""
         full = self.full_attention_every and (layer + 1) % self.full_attention_every == 0
         return 0 if full else self.sliding_window
 
@@ -102,7 +102,7 @@ FORM: FileForm[Shape] = FileForm(
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """What a shape file says, without its name, which is for people."""
+    """The settings of a shape file, without its name, which is for people."""
     given = FORM.toml(FORM.text(path), str(path))
     if not isinstance(given.pop("name", ""), str):
         raise ShapeImpossible(place=f"{path}: name", cause="it is no string", fix="give a name in quotes")
@@ -123,7 +123,7 @@ def validated(given: Mapping[str, Any], place: str) -> Shape:
 
 
 def _contradictions(shape: Shape) -> Iterator[tuple[str, str, str]]:
-    """(key, cause, fix) for numbers that cannot stand together."""
+    """Numbers that contradict each other, as (key, cause, fix)."""
     kv_heads = shape.kv_heads or shape.heads
     if not shape.head_dim and shape.hidden % shape.heads:
         yield "heads", f"{shape.heads} heads do not divide hidden = {shape.hidden}", "set head_dim, or correct one"

@@ -1,4 +1,4 @@
-"""The small twin of a model, whatever its framework: how small, and what it is called."""
+"""The small twin of a model, whatever its framework: its scale and its name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How small: blocks of every stack, and tokens, which windows are measured by."""
+    """The scale of a twin: blocks of every stack, and tokens, by which windows are measured."""
 
     layers: int
     seq: int
@@ -21,12 +21,12 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
-    """A twin as the command line names models; and the text of the file that has to be written for it, if one has, for
-    the folder that it is to be in."""
+    """A twin by the name that the command line takes, with the text of the file that has to be written for it, if there
+    is one."""
 
     reference: str
     text: Callable[[Path], str] | None = None
 
     def files(self, folder: Path) -> tuple[tuple[str, str], ...]:
-        """Names and texts."""
+        """The files to write, by name."""
         return ((self.reference.partition(":")[0], self.text(folder)),) if self.text is not None else ()

@@ -55,7 +55,7 @@ class Kernels(Protocol):
     """The tensor library of the interpreter."""
 
     def run(self, call: LocalCall) -> tuple[Tensor, ...]:
-        """The operator on local shards."""
+        """Run the operator on local shards."""
 
     def vjp(self, call: LocalCall, wanted: tuple[int, ...], grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
         """Gradients of the wanted operands, from gradients of the results (None: zero)."""
@@ -64,7 +64,7 @@ class Kernels(Protocol):
         """Attention over one visiting chunk of keys and values: (output, log-sum-exp)."""
 
     def ring_merge(self, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Two partial attention results as one."""
+        """Two partial attention results combined."""
 
     def ring_vjp(self, call: LocalCall, merged: tuple[Tensor, Tensor], grad: Tensor) -> tuple[Tensor, ...]:
         """Gradients of (q, k, v) through one chunk, given the whole result."""
@@ -103,7 +103,7 @@ def untake(kernels: Kernels, parts: Sequence[Tensor], dim: int, pieces: Sequence
 
 
 def shard(kernels: Kernels, tensor: Tensor, type_: Type, placement: Placement, mesh: Mesh) -> Shards:
-    """Cut a whole tensor. A partial sum is held by the first rank of its axes; the others hold zeros."""
+    """Shard a whole tensor. A partial sum is held by the first rank of its axes; the others hold zeros."""
     shards = []
     for rank in range(mesh.size):
         part = tensor
@@ -117,7 +117,7 @@ def shard(kernels: Kernels, tensor: Tensor, type_: Type, placement: Placement, m
 
 
 def collect(kernels: Kernels, shards: Shards, placement: Placement, mesh: Mesh, place: str) -> Tensor:
-    """Put a tensor together: reduce partial axes, gather shards, and compare all copies."""
+    """Reassemble a tensor: reduce partial axes, gather shards, and compare all copies."""
     now = placement
     for partial in placement.partial:
         shards = _reduce(kernels, shards, mesh, (partial.axis,), partial.reduction)
@@ -162,7 +162,7 @@ def _cut(kernels: Kernels, shards: Shards, mesh: Mesh, axes: tuple[str, ...], di
 
 
 def move(kernels: Kernels, shards: Shards, statement: Move, source: Placement, mesh: Mesh, dtype: str) -> Shards:
-    """One step of a reshard on all ranks."""
+    """Run one step of a reshard on all ranks."""
     step = statement.step
     axis = step.axes[0]
     first = [mesh.coordinates(rank)[axis] == 0 for rank in range(mesh.size)]
@@ -219,7 +219,7 @@ class BodyRun:
             self.run(statement)
 
     def forget(self) -> None:
-        """Drop what the backward pass computes again, so that a program which does not is caught."""
+        """Drop values that the backward pass recomputes, so that a program which fails to do so is caught."""
         again = {name for statement in self.program.backward for name in results_of(statement)}
         for name in again.intersection(self.env):
             del self.env[name]
@@ -265,15 +265,15 @@ class BodyRun:
         ]
 
     def operands(self, statement: Compute | Gradient | Ring) -> list[Shards]:
-        """The operands. Those that a derivative does not read are zeros to it: a program need not have them at hand,
-        and a rule that keeps too little is caught."""
+        """The operands of a statement. Those that a derivative does not read are zeros to it: a program need not have
+        them at hand, and a rule that saves too little is caught."""
         if not isinstance(statement, Gradient):
             return [self.read(name) for name in statement.operands]
         read = infer(statement.signature).reads(statement.wanted)
         return [self.read(name) if i in read else self.zeros(name) for i, name in enumerate(statement.operands)]
 
     def local_calls(self, statement: Compute | Gradient | Ring) -> list[LocalCall]:
-        """What each rank's kernel is told."""
+        """The arguments of each rank's kernel."""
         names = statement.outputs if not isinstance(statement, Compute) and statement.outputs else statement.results
         columns = self.operands(statement)
         mesh = self.program.mesh
@@ -300,7 +300,7 @@ class BodyRun:
     # ring attention
 
     def ring(self, statement: Ring) -> None:
-        """Keys and values visit every rank of the ring; see `Ring`."""
+        """Run ring attention: keys and values visit every rank of the ring; see `Ring`."""
         mesh = self.program.mesh
         size = mesh.axis(statement.axis).size
         calls = self.local_calls(statement)
@@ -329,7 +329,7 @@ class BodyRun:
 
 
 def _visit(host: LocalCall, guest: LocalCall) -> LocalCall:
-    """The call of a rank while another rank's keys and values visit it."""
+    """The kernel call of a rank while another rank's keys and values visit it."""
     spans = dict(host.spans) | {"sk": guest.spans["sk"]}
     return LocalCall(host.kind, (host.operands[0], *guest.operands[1:]), host.attrs, host.results, spans, host.sizes)
 

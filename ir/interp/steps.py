@@ -1,4 +1,4 @@
-"""The reference interpreter, continued: whole training steps over stages and micro-batches.
+"""The reference interpreter for whole training steps over stages and micro-batches.
 
 Groups of ranks work through their action lists; an action that waits for a value which is not there yet is tried again
 when others have moved on, and a circle of waiting is an error. Parameters are cut to where they are stored, gradients
@@ -25,7 +25,7 @@ from meshwright.ir.program.split_backward import halves
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step computed, put together: the model's outputs per micro-batch, gradients, new parameters and
+    """The results of a step, reassembled: the model's outputs per micro-batch, gradients, new parameters and
     buffers."""
 
     outputs: tuple[tuple[Tensor, ...], ...]
@@ -129,7 +129,7 @@ class _Step:
         return self.finish()
 
     def attempt(self, action: Action) -> bool:
-        """Carry out an action if what it waits for is there."""
+        """Carry out an action if its inputs are there."""
         stage, mb = action.stage, action.microbatch
         match action.kind:
             case "F":
@@ -181,13 +181,13 @@ class _Step:
         return True
 
     def hand_on(self, stage: int, mb: int) -> None:
-        """Values for the next stage, where the same ranks hold it: no send tells of them."""
+        """Pass values to the next stage, where the same ranks hold it, and no send does."""
         if self.alike(stage, stage + 1):
             for port in self.crossing(stage, stage + 1):
                 self.values[stage + 1, mb, port] = self.across(port, self.values[stage, mb, port], stage, stage + 1)
 
     def hand_back(self, stage: int, mb: int) -> None:
-        """Gradients for the stage before, likewise."""
+        """Pass gradients to the stage before, where the same ranks hold it, and no send does."""
         if self.alike(stage - 1, stage):
             for port in self.crossing(stage - 1, stage, gradients=True):
                 if (stage, mb, port) in self.grads:
@@ -195,7 +195,7 @@ class _Step:
                     self.accumulate(self.grads, (stage - 1, mb, port), given)
 
     def alike(self, stage: int, later: int) -> bool:
-        """Whether both stages are there and have the same ranks."""
+        """Whether both stages exist and have the same ranks."""
         stages = self.program.stages
         return stage >= 0 and later < len(stages) and stages[stage].ranks == stages[later].ranks
 
@@ -263,8 +263,8 @@ class _Step:
                     self.accumulate(self.grads, (stage, mb, source), run.env[grad])
 
     def execute(self, number: int, mb: int, statements: Sequence[Statement], half: str) -> None:
-        """Run a list of a call's backward pass, and unless it leaves gradients of inputs alone, have gradients go back
-        to where parameters were lent."""
+        """Run a list of a call's backward pass, and, unless it leaves gradients of inputs alone, return gradients to
+        where parameters were lent."""
         run, slots = self.runs[number, mb], self.body_of[number].params if half != "I" else ()
         run.env |= {s.lent: self.lent_grads.pop((number, mb, s.value)) for s in slots if s.lent is not None}
         run.execute(statements)
@@ -274,8 +274,8 @@ class _Step:
                 self.accumulate(self.lent_grads, (lender, mb, value), run.read(slot.grad))
 
     def weight_gradients(self, stage: int, mb: int, half: str) -> None:
-        """Add up the gradients of a stage's parameters: those of a whole backward pass, or those that its second half
-        (W) computes now."""
+        """Add up the gradients of a stage's parameters: those of a whole backward pass, or those of its second half
+        (W)."""
         for number, _ in reversed(list(self.program.stages[stage].calls())):
             body, run = self.body_of[number], self.runs[number, mb]
             if half == "W":
@@ -286,7 +286,7 @@ class _Step:
                     self.accumulate(self.param_grads, (number, slot.value), run.env[slot.grad])
 
     def output_grad(self, run: BodyRun, port: Port, name: str, stage: int, mb: int) -> Shards:
-        """The gradient of an output: from its readers, from the next stage, and from the loss's seed."""
+        """The gradient of an output: from its readers, from the next stage, and from the seed of the loss."""
         terms = [self.grads[stage, mb, port]] if (stage, mb, port) in self.grads else []
         local = run.program.locals[name]
         for output in self.finals.get(port, ()):
@@ -302,7 +302,7 @@ class _Step:
         into[key] = shards if held is None else [self.kernels.add(a, b) for a, b in zip(held, shards, strict=True)]
 
     def finish(self) -> StepResult:
-        """Gradient reduction, ties, the optimizer and the publication of new parameters."""
+        """Run the end of a step: gradient reductions, ties, the optimizer, and the publication of new parameters."""
         gradients: dict[str, Tensor] = {}
         self.add_tied()
         for number, body in self.body_of.items():
@@ -327,7 +327,7 @@ class _Step:
         )
 
     def add_tied(self) -> None:
-        """Add gradients that no call reduces for itself to those of the first call on the same ranks."""
+        """Add gradients that no call reduces itself to those of the first call on the same ranks."""
         first: dict[tuple[tuple[int, ...], str], tuple[int, str]] = {}
         for number, body in sorted(self.body_of.items()):
             ranks = self.program.stages[self.stage_of[number]].ranks
@@ -337,7 +337,7 @@ class _Step:
                     self.accumulate(self.param_grads, owner, self.param_grads[number, slot.value])
 
     def updated(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run the optimizer on its own shards, then bring the result back to where parameters are stored."""
+        """Run the optimizer on its shards, then move the result to where parameters are stored."""
         if self.update is None:
             return {}
         found: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""What a rule is: one operator as a loop nest over factors.
+"""Rules: one operator as a loop nest over factors.
 
 A *factor* is a loop: batch, sequence, kv-head, hidden, expert, vocabulary. Every dimension of every operand and
 result is written as the factors it runs over, major to minor. So ``linear`` is
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Role(Enum):
-    """What the loop does to the result, hence what happens when a mesh axis splits it."""
+    """The effect of a loop on the result, and thereby of a mesh axis that splits it."""
 
     PARALLEL = "parallel"
     """Each iteration writes its own part of the result."""
@@ -46,7 +46,7 @@ class Role(Enum):
 
 
 class Law(Enum):
-    """How the result depends on an operand (see the module docstring)."""
+    """The dependence of the result on an operand (see the module docstring)."""
 
     LINEAR = "linear"
     ADDITIVE = "additive"
@@ -55,7 +55,7 @@ class Law(Enum):
 
 
 class Engine(Enum):
-    """Which part of a device an operator keeps busy; the cost models read it."""
+    """The part of a device that an operator keeps busy; the cost models read it."""
 
     MATMUL = "matmul"
     ATTENTION = "attention"
@@ -105,7 +105,7 @@ class Work:
     shared_with: int | None = None
 
     def done(self, wanted: Set[int] | None) -> bool:
-        """Whether it is done: forward (None), or for the gradients of the operands `wanted`."""
+        """Whether the work is done: forward (None), or for the gradients of the operands `wanted`."""
         if wanted is None or self.grad_of is None:
             return wanted is None and self.grad_of is None
         return self.grad_of in wanted or self.shared_with in wanted
@@ -130,7 +130,7 @@ class Save:
     unless: tuple[int, ...] = ()
 
     def kept(self, device: str, wanted: Set[int]) -> bool:
-        """Whether it is, when the operands `wanted` require a gradient."""
+        """Whether the tensor is saved when the operands `wanted` require a gradient."""
         asked = bool(wanted & set(self.needs)) if self.needs else bool(wanted)
         chosen = set(self.given) <= wanted and not wanted & set(self.unless)
         return asked and chosen and (not self.devices or device in self.devices)
@@ -138,7 +138,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a rule may look at: the kind, the operand types and the attributes of an operator."""
+    """Everything that a rule may depend on: the kind, the operand types and the attributes of an operator."""
 
     kind: str
     operands: tuple[Type, ...]
@@ -154,7 +154,7 @@ class Signature:
             return self._hash
 
     def __reduce__(self) -> tuple[type[Signature], tuple[object, ...]]:
-        """Made anew in another process, where strings have other hashes."""
+        """Rebuild the signature when unpickled: strings have other hashes in another process."""
         return Signature, (self.kind, self.operands, self.attrs)
 
     def attr(self, key: str, default: Attr = None) -> Attr:
@@ -273,7 +273,7 @@ class Rule:
         )
 
     def check_operands(self, signature: Signature) -> None:
-        """Must: the dims describe the operands it was built for and the results it promises."""
+        """Check that the dims describe the operands that the rule was built for and the results that it promises."""
         for side, tensors, types in (
             ("operand", self.operands, signature.operands),
             ("result", self.results, self.types),
@@ -298,7 +298,8 @@ class Rule:
         return next((sizes for s, i, d, sizes in self.sections if (s, i, d) == (side, index, dim)), None)
 
     def slot_groups(self, side: str, index: int, dim: int) -> tuple[int, ...] | None:
-        """For each factor of a dimension of slots, how many groups it is counted in; side is as above."""
+        """The number of groups in which each factor of a dimension of slots is counted; side is "operand" or
+        "result"."""
         return next((groups for s, i, d, groups in self.slots if (s, i, d) == (side, index, dim)), None)
 
     def flops(self, *, needs: Iterable[int] | None = None, sizes: Mapping[str, int] | None = None) -> float:
@@ -322,17 +323,18 @@ class Rule:
         return read + written
 
     def saved(self, device: str, needs: Iterable[int]) -> tuple[Save, ...]:
-        """What eager execution keeps for the backward pass, given which operands require a gradient."""
+        """The tensors that eager execution saves for the backward pass, given which operands require a gradient."""
         wanted = set(needs)
         return tuple(save for save in self.saves if save.kept(device, wanted))
 
     def reruns(self, needs: Iterable[int]) -> bool:
-        """Whether the derivatives read, on some device, what only the operator itself makes: its results or extras."""
+        """Whether the derivatives read, on some device, tensors that only the operator itself makes: its results or
+        extras."""
         return any(save.what != "operand" for save in self._saved_anywhere(needs))
 
     def reads(self, needs: Iterable[int]) -> tuple[int, ...]:
-        """The operands whose values are needed for the derivatives: those kept on some device, or all, to run the
-        operator again. The derivative of a sum reads none."""
+        """The operands whose values the derivatives need: those saved on some device, or all, to run the operator
+        again. The derivative of a sum reads none."""
         wanted = set(needs)
         if self.reruns(wanted):
             return tuple(range(len(self.operands)))
@@ -359,7 +361,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """An operator rewritten into simpler ones, and what becomes of a split.
+    """An operator rewritten into simpler ones, with the factors that a split becomes.
 
     - The graph's inputs must be named "0", "1", … after the operands; its outputs are the results, in order.
     - `choices[i]` lists, for operator i, (outer factor, inner factor) pairs: an axis that splits the outer factor of

@@ -1,4 +1,4 @@
-"""How rules write dimensions: shared by every family.
+"""Dimensions in rules: helpers that every family shares.
 
 Most operators have one loop per result dimension. Such loops are called d0, d1, … after their position, counted from
 the front of the *result*; an operand that is broadcast lines up from the right. A dimension of extent 1 runs over no
@@ -34,7 +34,7 @@ def aligned(shape: Shape, rank: int, prefix: str = "d") -> Dims:
 
 
 def replaced(dims: Dims, changes: Mapping[int, tuple[str, ...]]) -> Dims:
-    """The same dims with some positions written anew."""
+    """The same dims with some positions replaced."""
     return tuple(changes.get(index, dim) for index, dim in enumerate(dims))
 
 
@@ -55,7 +55,7 @@ def whole(dims: Dims, positions: Iterable[int], role: Role = Role.WHOLE) -> dict
 
 
 def law(type_: Type, wanted: Law) -> Law:
-    """An operand without a gradient is an index, whatever the operator does to it."""
+    """The law of an operand; one without a gradient is an index, whatever the operator does to it."""
     return wanted if type_.floating else Law.INDEX
 
 
@@ -117,7 +117,7 @@ class Refined:
 
 
 def refine(source: Shape, target: Shape) -> Refined:
-    """Write both shapes over common factors, from the right: (b, s, h·d) and (b, s, h, d) become b s h d on both sides.
+    """Two shapes over common factors, from the right: (b, s, h·d) and (b, s, h, d) become b s h d on both sides.
 
     Where neither extent divides the other, the dims up to the next common boundary are WHOLE, each side for itself.
     """
@@ -130,7 +130,7 @@ def refine(source: Shape, target: Shape) -> Refined:
 
 
 class _Refinement:
-    """Eats two shapes from the right; `left` is what remains of each dim."""
+    """The refinement of two shapes from the right; `left` is the rest of each dim."""
 
     def __init__(self, source: list[int], target: list[int]) -> None:
         self.left = (source, target)

@@ -1,4 +1,4 @@
-"""Operators that nobody wrote a rule for, and rules that users write.
+"""Operators without a rule of ours, and rules that users write.
 
 An *opaque* operator is taken as it is: its operands are wanted whole, its result types stand in attribute `types`, its
 bytes are counted, and reports list it. Nothing unknown is free: it is taken to keep its operands and results for the
@@ -33,7 +33,7 @@ _WORD = re.compile(r"\(([\w ]*)\)|(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a user said about one framework operator."""
+    """A user's description of one framework operator."""
 
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
@@ -88,12 +88,12 @@ def registered(target: str) -> bool:
 
 
 def ruled(target: str, attrs: Mapping[str, Attr]) -> bool:
-    """Whether the loops of an opaque operator with these attributes are known: from a user, or from trials."""
+    """Whether the loops of an opaque operator with these attributes are known, from a user or from trials."""
     return registered(target) or "rule" in attrs
 
 
 def unregister_rule(target: str) -> None:
-    """Take a user's rule back; the operator is opaque again."""
+    """Remove a user's rule; the operator is opaque again."""
     del _SPECS[target]
     infer.cache_clear()
 
@@ -118,7 +118,7 @@ def opaque(signature: Signature) -> Rule:
 
 
 def _tried(signature: Signature) -> Spec | None:
-    """What attributes say of the loops, if they do."""
+    """The rule that trials found, as attributes say it, if they do."""
     told = signature.attr("rule")
     if not isinstance(told, str):
         return None
@@ -211,7 +211,8 @@ def _everything(signature: Signature, types: tuple[Type, ...]) -> tuple[Save, ..
 
 
 def _work(signature: Signature, flops: float, factors: tuple[str, ...]) -> tuple[Work, ...]:
-    """Backward costs twice forward, shared evenly by the operands that carry a gradient."""
+    """Work of an operator with a user's rule: backward costs twice forward, shared evenly by the operands that carry a
+    gradient."""
     if not flops:
         return ()
     carrying = [index for index, type_ in enumerate(signature.operands) if type_.floating]

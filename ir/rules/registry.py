@@ -1,4 +1,4 @@
-"""Which rule an operator has: builders and expansions by kind, and the rules that they made."""
+"""The registry of rules: builders and expansions by kind, and the rules that they made."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def signature_of(op: Op, types: Mapping[str, Type]) -> Signature:
-    """Of equal signatures always the same: what they are keys of is found without comparing types and attributes."""
+    """One object for equal signatures: caches find it without comparing types and attributes."""
     return _one_of_equals(Signature(op.kind, tuple(types[value] for value in op.operands), op.attrs))
 
 

@@ -22,7 +22,7 @@ NO_ATTRS: Mapping[str, Attr] = {}
 
 
 class Writer:
-    """Collects operators. Inputs are the operands of the composite, named by position."""
+    """The operators of an expansion in the making. Inputs are the operands of the composite, named by position."""
 
     def __init__(self, signature: Signature) -> None:
         self.types: dict[str, Type] = {str(index): type_ for index, type_ in enumerate(signature.operands)}

@@ -1,4 +1,4 @@
-"""What a target can be made to do, and what is trained on it.
+"""Targets: what each can be made to do, and the workloads that are trained on it.
 
 | module | what it has |
 |---|---|

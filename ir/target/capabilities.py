@@ -64,7 +64,7 @@ OVERLAP = ("data_parallel", "parameters", "ring", "tensor")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that a target can do, and how we know. `executes` names what its library runs instead, where that
+    """One ability of a target, with its evidence. `executes` names what its library runs instead, where that
     differs."""
 
     name: str
@@ -85,7 +85,7 @@ class ScheduleLine:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Everything that one target can do.
+    """The abilities of one target.
 
     - Names must be of the IR's own vocabulary (`LAYOUTS`, `MOVES`, `SCHEDULES`, …): a line that means nothing is
       refused.
@@ -155,7 +155,7 @@ class Capabilities:
                 )
 
     def lowering(self) -> Lowering:
-        """How programs for this target are lowered."""
+        """The way in which programs for this target are lowered."""
         return Lowering(moves=tuple(line.name for line in self.moves), device=self.device, sums_first=self.sums_first)
 
     def executed(self, move: str) -> str:
@@ -163,13 +163,13 @@ class Capabilities:
         return next((line.executes or line.name for line in self.moves if line.name == move), move)
 
     def ran(self, zero: int, microbatches: int) -> dict[str, Any]:
-        """What is otherwise in named degrees as the target runs them (`keeps_whole`)."""
+        """Named degrees that differ when the target runs them (`keeps_whole`)."""
         if self.keeps_whole or not ZERO[zero].publishes or microbatches > 1:
             return {}
         return {"zero": 3, "regather": False}
 
     def refusals(self, decisions: Decisions, fold: Fold, workload: Workload | None = None) -> Iterator[NotExpressible]:
-        """Everything in a plan for this model, and this workload, that this target cannot express."""
+        """Everything in a plan, for this model and this workload, that the target cannot express."""
         meshes = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
         found = loops_of(Same(fold))
         for plan in decisions.plans:
@@ -187,7 +187,7 @@ class Capabilities:
     def body_refusals(
         self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None
     ) -> tuple[NotExpressible, ...]:
-        """Those of one body's plan, looked for once; without a mesh, of a plan that no stage runs."""
+        """The refusals of one body's plan, found once; without a mesh, of a plan that no stage runs."""
         return _of_body(Same(self), Same(plan), Same(graph), Same(found), mesh)
 
     def _body_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None) -> Iterator[NotExpressible]:
@@ -198,7 +198,7 @@ class Capabilities:
             yield from self._storage_refusals(plan, graph, mesh)
 
     def unwritten(self, workload: Workload, fold: Fold) -> tuple[EmissionSoftware, ...]:
-        """What of a workload's precision no code is written for, where there is any for its stack."""
+        """Refusals of a workload's precision, for which no code is written, where there is code for its stack."""
         if workload.stack.style not in _names(self.styles):
             return ()
         return tuple(unwritten(self.precisions, workload, fold))
@@ -209,7 +209,7 @@ class Capabilities:
             raise refusal
 
     def _layout_refusals(self, plan: BodyPlan, graph: Graph, loops: Loops) -> Iterator[NotExpressible]:
-        """Layouts that operators are split by, or that values or parameters lie in."""
+        """Refusals of layouts that operators are split by, or that values or parameters lie in."""
         known, weights, strategies = _names(self.layouts), of_weights(Same(graph)), dict(plan.strategies)
         found = [
             (
@@ -251,7 +251,7 @@ class Capabilities:
                 )
 
     def _storage_refusals(self, plan: BodyPlan, graph: Graph, mesh: Mesh) -> Iterator[NotExpressible]:
-        """What is stored otherwise than its operators want it needs a line of its kind."""
+        """Refusals of storage: what is stored otherwise than its operators want it needs a line of its kind."""
         if not plan.storage:
             return
         known, compute = _names(self.storage), compute_placements(graph, plan, mesh)
@@ -322,9 +322,9 @@ def _cuts_any(op: Op, graph: Graph, choice: Split, weights: frozenset[str]) -> b
 def layout_names(
     layout: Layout, *, weight: bool = False, apart: bool = False, over: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The names a layout goes by in capabilities, all of which a target must have. The runs of a value are a view of
-    it, in local tensors too; a weight is stored in them. `apart`: of a product that is cut apart; `over`: the loops
-    that are cut."""
+    """The names of a layout in capabilities, all of which a target must have. The runs of a value are a view of it, in
+    local tensors too; a weight is stored in them. `apart`: of a product that is separated; `over`: the loops that are
+    cut."""
     if isinstance(layout, Nested):
         return ("joined" if weight else "nested", *layout_names(layout.layout))
     if isinstance(layout, Contiguous):

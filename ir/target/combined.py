@@ -37,7 +37,7 @@ def different_meshes(decisions: Decisions, fold: Fold) -> str:
 
 
 def beside_different_meshes(decisions: Decisions, fold: Fold) -> str:
-    """What makes stages of different meshes more than stages that pass values on."""
+    """Features that stages of different meshes cannot have, beyond passing values on."""
     if not different_meshes(decisions, fold):
         return ""
     stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
@@ -60,7 +60,7 @@ def beside_different_meshes(decisions: Decisions, fold: Fold) -> str:
 
 
 def beside_shares(decisions: Decisions, fold: Fold) -> str:
-    """What makes unequal shares of a batch more than data that is cut otherwise."""
+    """Features that unequal shares of a batch cannot have, beyond data that is cut otherwise."""
     if not shares_of(decisions):
         return ""
     if len(decisions.stages) > 1:
@@ -75,7 +75,7 @@ def beside_shares(decisions: Decisions, fold: Fold) -> str:
 
 
 def shared_shards(decisions: Decisions, fold: Fold) -> str:
-    """A parameter of several parts of the model, while some are sharded, that these store otherwise. Stages of
+    """A parameter of several parts of the model that these store differently, while some are sharded. Stages of
     different meshes each have parts of their own."""
     if not fold.tied or not any(_stored(decisions)):
         return ""
@@ -103,7 +103,7 @@ def split_backward_shards(decisions: Decisions, fold: Fold) -> str:
 
 
 def again_in_halves(decisions: Decisions, fold: Fold) -> str:
-    """More than attention computed again, where gradients of weights are computed apart: torch does it in both halves
+    """Recomputation of more than attention, where gradients of weights are computed apart: torch does it in both halves
     of the backward pass, and keeps it in between."""
     if len(decisions.stages) == 1 or not _splits(decisions):
         return ""
@@ -115,7 +115,7 @@ def again_in_halves(decisions: Decisions, fold: Fold) -> str:
 
 
 def contexts(decisions: Decisions, fold: Fold) -> set[str]:
-    """How attention meets the tokens of other ranks."""
+    """The ways in which attention meets the tokens of other ranks."""
     return {
         WAYS[factors]
         for plan in decisions.plans
@@ -131,8 +131,8 @@ def _cuts_of_attention(plan: BodyPlan, op: Op) -> list[tuple[str, tuple[str, ...
 
 
 def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
-    """What blocks that torch compiles, each by itself, do not run with (torch 2.13): backward passes in halves, which
-    split what the compiler has joined; values of DTensors that are computed again."""
+    """Features that blocks which torch compiles one by one do not have (torch 2.13): backward passes in halves, which
+    split what the compiler has joined; values of DTensors that are recomputed."""
     if decisions.style != "compiled":
         return ""
     meshes, loops = {name: stage.mesh for stage in decisions.stages for name in stage.plans}, loops_of(Same(fold))
@@ -147,7 +147,7 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
 
 
 def compiled_statistics(decisions: Decisions, fold: Fold) -> str:
-    """Statistics of copies, which are exchanged inside of compiled blocks that the user wrote."""
+    """Statistics of copies, exchanged inside compiled blocks that the user wrote."""
     if decisions.style != "compiled":
         return ""
     found = (plan.name for plan in decisions.plans if _shares_statistics(plan, fold))
@@ -155,7 +155,7 @@ def compiled_statistics(decisions: Decisions, fold: Fold) -> str:
 
 
 def waiting_blocks(decisions: Decisions, fold: Fold) -> str:
-    """What blocks do not have beside activations that wait in the host's memory, of which hooks of autograd tell."""
+    """Features that blocks do not have beside offloaded activations, which hooks of autograd move."""
     if not decisions.offload.activations:
         return ""
     kinds = {segment.period for segment in fold.segments if not segment.glue}
@@ -170,8 +170,8 @@ def waiting_blocks(decisions: Decisions, fold: Fold) -> str:
 
 
 def cast_copies(decisions: Decisions, fold: Fold) -> str:
-    """Parameters that every rank holds whole, but for what cuts modules, and casts before use, along more than one axis
-    that cuts the batch alone."""
+    """Parameters that every rank holds whole, except for what cuts modules, and casts before use, along more than one
+    axis that cuts the batch alone."""
     if any(_stored(decisions)):
         return ""
     uses = dict(_uses(decisions, fold))
@@ -201,7 +201,7 @@ def cast_untrained(decisions: Decisions, fold: Fold) -> str:
 
 
 def _differentiated(graph: Graph, values: set[str]) -> bool:
-    """Whether something is made of these that a gradient comes to."""
+    """Whether a value made of these has a gradient."""
     found = reached(graph) if values else frozenset()
     return any(not (values.isdisjoint(op.operands) or found.isdisjoint(op.results)) for op in graph.ops)
 
@@ -218,7 +218,7 @@ def _storage(plan: BodyPlan, path: str) -> tuple[Placement, ...]:
 
 
 def _uses(decisions: Decisions, fold: Fold) -> Iterator[tuple[str, set[str]]]:
-    """What every axis of every mesh is used as."""
+    """The use of every axis of every mesh."""
     loops = loops_of(Same(fold))
     for mesh in dict.fromkeys(stage.mesh for stage in decisions.stages):
         names = dict.fromkeys(name for stage in decisions.stages if stage.mesh == mesh for name in stage.plans)

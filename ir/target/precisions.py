@@ -1,4 +1,4 @@
-"""In which precisions a target's emitted code computes: what of a workload no code is written for.
+"""Precisions of a target's emitted code, and the refusals of those that no code is written for.
 
 Such runs are planned all the same, since people ask what they would take; a plan says so in a note, and `plan emit`
 refuses it, both by `unwritten`.
@@ -18,7 +18,7 @@ from meshwright.ir.target.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class PrecisionLine:
-    """A precision that emitted code computes in, and how we know."""
+    """A precision of emitted code, with its evidence."""
 
     name: str
     evidence: str
@@ -31,7 +31,7 @@ class PrecisionLine:
 
 
 def unwritten(lines: Sequence[PrecisionLine], workload: Workload, fold: Fold) -> Iterator[EmissionSoftware]:
-    """What of a workload's precision no code is written for, for this model."""
+    """Refusals of a workload's precision for this model, for which no code is written."""
     name, recipe = workload.precision, workload.recipe or workload.stack.recipe
     line = next((line for line in lines if line.name == name), None)
     if line is None:
@@ -59,7 +59,7 @@ def unwritten(lines: Sequence[PrecisionLine], workload: Workload, fold: Fold) ->
 
 
 def _other_products(line: PrecisionLine, fold: Fold) -> Iterator[EmissionSoftware]:
-    """The first product of weights in repeated blocks that is no such product."""
+    """The first product of weights in repeated blocks that a low precision does not cover."""
     blocks = dict.fromkeys(name for segment in fold.segments if not segment.glue for name in segment.period)
     for name in blocks:
         graph = fold.body[name].graph

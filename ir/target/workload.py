@@ -1,4 +1,4 @@
-"""Workloads: what is trained, and on which software.
+"""Workloads: the training run that is planned, and its software.
 
 A plan is made for a *workload*: so many sequences of such a length per optimizer step, in such a precision, with such
 an optimizer, executed by such a software *stack*. The workload decides no parallelism; `Decisions` do. Both, with
@@ -38,7 +38,7 @@ _TRACED: Mapping[str, str] = MappingProxyType({"fp32": "fp32", "tf32": "fp32", "
 
 
 def traced_in(precision: str) -> str:
-    """The dtype in which a model is traced that multiplies in this precision: what its activations are kept in."""
+    """The dtype in which a model that multiplies in this precision is traced, and keeps its activations."""
     return _TRACED.get(precision, "bf16")
 
 
@@ -129,7 +129,7 @@ which is nothing beside the matrix (Shazeer and Stern 2018)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """How a piece of software executes a program."""
+    """The way in which a piece of software executes a program."""
 
     name: str
     style: str
@@ -170,7 +170,7 @@ class Stack:
             _known("stack", name, HIDES)
 
     def __hash__(self) -> int:
-        """Stacks are keys everywhere, and few: the name tells most of them apart."""
+        """A hash of the name, which tells most stacks apart: they are keys everywhere, and few."""
         return hash(self.name)
 
     def __str__(self) -> str:
@@ -185,7 +185,7 @@ class Stack:
 
     @staticmethod
     def read(given: Mapping[str, str]) -> Stack:
-        """The stack of the words that `str` writes."""
+        """Read the words that `str` writes."""
         if set(given) != {"stack", "style", "attention", "hides", "states", "graphs", *_FLAGS}:
             raise ValueError(f"the words {sorted(given)}")
         flags: dict[str, Any] = {flag: given[flag] == "1" for flag in _FLAGS}
@@ -261,7 +261,7 @@ STACK_OF_STYLE: Mapping[str, str] = MappingProxyType(
 
 
 def check_amount(sequences: int, tokens: int) -> None:
-    """Must: at least one sequence of at least one token, and no more than are taken on."""
+    """Check that there is at least one sequence of at least one token, and no more than the limits allow."""
     for name, number, limit in (("batch", sequences, GLOBAL_BATCH), ("seq", tokens, SEQ)):
         if cause := limit.refused(number):
             raise WorkloadImpossible(place=f"workload, {name}", cause=cause, fix=f"give at most {limit.most:,}")
@@ -273,7 +273,7 @@ def check_amount(sequences: int, tokens: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One training run's work.
+    """The work of one training run.
 
     - `global_batch` counts sequences of `seq` tokens per optimizer step.
     - Every name must be known; `imbalance` is at least 1, and at most as many as a layer may have experts.
@@ -302,7 +302,7 @@ class Workload:
             )
 
     def __hash__(self) -> int:
-        """Workloads are keys everywhere: what differs between those that meet."""
+        """A hash of the values that differ between workloads that meet: they are keys everywhere."""
         return hash((self.global_batch, self.seq, self.precision, self.stack.name))
 
     def __str__(self) -> str:
@@ -349,7 +349,7 @@ class Workload:
 
 @lru_cache(maxsize=64)
 def sizeless(workload: Workload) -> Workload:
-    """The workload whatever its batch and sequences: all of it that what one body program asks for, costs and holds
+    """The workload without its batch and sequences: everything else that the work, cost and memory of one body program
     depends on."""
     return replace(workload, global_batch=1, seq=1)
 

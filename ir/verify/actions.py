@@ -1,4 +1,4 @@
-"""Do the action lists of a Program make a step? Checked without trusting the schedule or the lowering.
+"""Verification of a Program's action lists as a step, without trusting the schedule or the lowering.
 
 Must:
 - every group of ranks works on its own stages only, on every micro-batch once (F, then B, or I and W), and ends with
@@ -86,7 +86,7 @@ def _verify_mail(program: Program, counts: Counter[Action]) -> None:
 
 
 class _Order:
-    """Runs the lists against each other: what waits for ever is wrong."""
+    """A run of the lists against each other: an action that waits for ever is an error."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

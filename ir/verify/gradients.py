@@ -1,4 +1,4 @@
-"""Does the backward list of a body program differentiate its forward list? Checked from the two lists alone.
+"""Verification that the backward list of a body program differentiates its forward list, from the two lists alone.
 
 Placements are checked elsewhere (`meshwright.ir.verify.programs`); here it is sums. A gradient is a sum of *terms*: the
 gradients that arrive for the outputs, and one from every reader of a value. Every local name of the backward list is
@@ -24,8 +24,8 @@ from meshwright.ir.program.program import Add, BodyProgram, Compute, Gradient, M
 
 
 def origins(body: BodyProgram) -> dict[str, str]:
-    """For every forward name the value that it is a materialisation of: moves change where a value lies, not what it
-    is. A parameter goes by its name in compute."""
+    """The value behind every forward name: moves change where a value lies, not what it is. A parameter has its name in
+    compute."""
     origin = {name: name for name in body.inputs}
     origin |= {slot.stored: slot.value for slot in body.params}
     for statement in body.forward:
@@ -170,6 +170,6 @@ class _Flow:
 
 
 def _facts(statement: Compute | Gradient | Ring, results: tuple[str, ...]) -> tuple[object, ...]:
-    """What a gradient statement and its forward statement must have in common."""
+    """Facts that a gradient statement and its forward statement must share."""
     axis = statement.axis if isinstance(statement, Ring) else ""
     return (statement.op, axis, statement.signature, statement.strategy, statement.operands, results)

@@ -1,4 +1,4 @@
-"""Verifiers: what a graph, a rule or a fold must be, checked by code that trusts no producer.
+"""Verifiers of graphs, rules and folds, by code that trusts no producer.
 
 The types check their own form when they are built (values defined once and before use, factors declared, wires that
 exist). What needs the *meaning* of operators is checked here, after every step that produces such data:
@@ -220,7 +220,7 @@ def verified_rule(signature: Signature) -> Rule:
 
 @lru_cache(maxsize=65536)
 def verify_rule(rule: Rule, signature: Signature) -> None:
-    """Check what the rule says beside its dims, which it checks itself. What was valid once is not checked again."""
+    """Check a rule beyond its dims, which it checks itself. Rules that were valid once are not checked again."""
     rule.check_operands(signature)
     for work in rule.work:
         _verify_factors(rule, work.factors, signature)
@@ -278,7 +278,7 @@ def _verify_sections(rule: Rule, side: str, index: int, dim: int, sizes: tuple[i
 
 
 def _verify_dim(rule: Rule, side: str, index: int, dim: int, what: str, signature: Signature) -> tuple[Type, ...]:
-    """Must: the dimension exists. The types on its side."""
+    """Check that the dimension exists, and return the types on its side."""
     types = signature.operands if side == "operand" else rule.types
     if index >= len(types) or dim >= len(types[index].shape):
         raise RuleBook(place=str(signature), cause=f"{what} of {side} {index}, dim {dim}", fix="name a dimension")
@@ -333,7 +333,7 @@ def _verify_glue(index: int, segment: Segment) -> None:
 
 
 def _verify_ties(fold: Fold) -> None:
-    """A path must mean the same parameter in every call: the same names for it, type and flags."""
+    """Check that a path means the same parameter in every call: with the same names, type and flags."""
     meanings: dict[str, tuple[tuple[str, ...], Param, Type, str]] = {}
     for call in fold.calls():
         for param in call.body.graph.params:
@@ -376,7 +376,7 @@ def _verify_wires(fold: Fold) -> None:
 
 
 def _outputs_with_gradient(call: Call, given: list[bool]) -> Iterator[bool]:
-    """Which outputs of a call have a gradient, given which of its sources have one."""
+    """Outputs of a call that have a gradient, given the sources that have one."""
     graph = call.body.graph
     for item, source, flowing in zip(graph.inputs, call.sources, given, strict=True):
         if flowing and not item.requires_grad:

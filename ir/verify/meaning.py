@@ -1,4 +1,4 @@
-"""Does a Program compute its model? Checked against the fold, without trusting the lowering.
+"""Verification that a Program computes its model, against the fold, without trusting the lowering.
 
 `programs` asks whether a program keeps its own promises; here it is compared with what it should compute. Must:
 
@@ -150,7 +150,7 @@ def _verify_operators(body: BodyProgram, graph: Graph) -> None:
 
 
 def _verify_differentiation(body: BodyProgram, graph: Graph) -> None:
-    """Walk the graph backwards from the outputs; wherever a gradient comes by, it must be passed on."""
+    """Check the gradients of a graph backwards from the outputs: a gradient that arrives must be passed on."""
     for output, grad in zip(graph.outputs, body.output_grads, strict=True):
         _has_gradient(body, f"output %{output}", grad is not None, output in graph.differentiable)
     reached = {output for output in graph.outputs if output in graph.differentiable}
@@ -204,8 +204,9 @@ def _verify_updates(body: BodyProgram, graph: Graph) -> None:
 
 
 def _verify_kept(body: BodyProgram, graph: Graph) -> None:
-    """Must: every storage once and at its size; all that the body's kernels read of the forward pass can be had in the
-    backward pass: kept, in place, computed there, or made from such by operators that the style runs again."""
+    """Check saved tensors: every storage once and at its size, and everything that the body's kernels read of the
+    forward pass available in the backward pass: saved, in place, computed there, or made from such by operators that
+    the style runs again."""
 
     def wrong(name: str, cause: str, fix: str) -> WrongKept:
         return WrongKept(place=f"{body.name}, kept %{name}", cause=cause, fix=fix)
@@ -228,7 +229,7 @@ def _verify_kept(body: BodyProgram, graph: Graph) -> None:
 
 
 def _had(body: BodyProgram, graph: Graph, kept: frozenset[str]) -> frozenset[str]:
-    """What the backward pass has of the forward pass."""
+    """Values of the forward pass that are available to the backward pass."""
     owner = owners(body.forward, {op.name: op.alias for op in graph.ops})
     there = kept | {slot.stored for slot in body.params}
     own = {name for statement in body.backward for name in results_of(statement)} | set(body.arriving)
@@ -252,8 +253,8 @@ def _read(body: BodyProgram, copies: Copies) -> Iterator[str]:
 
 
 def _extra(body: BodyProgram, copies: Copies) -> Iterator[tuple[str, int]]:
-    """The tensors beside operands and results that operators keep, where they do not run again, and copies that
-    products keep of what is not made again; with their bytes."""
+    """Extra tensors that operators save, where they do not run again, and copies that products keep of values that are
+    not made again; with their bytes."""
     own = {name for statement in body.backward if not is_derivative(statement) for name in results_of(statement)}
     copied: list[str] = []
     for statement in body.backward:
@@ -300,7 +301,7 @@ def _verify_runs(program: Program, calls: Sequence[Call]) -> None:
 
 
 class _Boundaries:
-    """What every call reads, by where it comes from."""
+    """The reads of every call, by where they come from."""
 
     def __init__(self, program: Program, calls: Sequence[Call]) -> None:
         self.program = program

@@ -1,4 +1,4 @@
-"""Does a Program do what it says? Checked statement by statement, without trusting the lowering that wrote it.
+"""Verification of a Program statement by statement, without trusting the lowering that wrote it.
 
 A body program is right if every name is defined before it is read, every operator finds its operands in the states
 that its strategy asks for and leaves its results and gradients as it must, every move leads from the placement of its
@@ -57,7 +57,7 @@ from meshwright.ir.verify.gradients import verify_gradients
 
 
 def verify_program(program: Program) -> None:
-    """Check all bodies and what strings them together."""
+    """Check all bodies and their connections."""
     for body in program.bodies:
         verify_body(body)
     _verify_transfers(program)
@@ -259,8 +259,8 @@ def _verify_params(body: BodyProgram, backward: set[str]) -> None:
 
 
 def _verify_shared(body: BodyProgram, slot: ParamSlot) -> None:
-    """Must: what is lent is trained here, and comes back as the gradient that operators leave here; what is borrowed is
-    stored nowhere and steps nowhere."""
+    """Check lending: what is lent is trained here, and comes back as the gradient that operators leave here; what is
+    borrowed is stored nowhere and steps nowhere."""
     place = f"{body.name}, {slot.path}"
     if slot.borrowed is not None and (
         slot.stored != slot.value or slot.synced is not None or slot.lent is not None or slot.host
@@ -275,8 +275,8 @@ def _verify_shared(body: BodyProgram, slot: ParamSlot) -> None:
 
 
 def _verify_slot(body: BodyProgram, slot: ParamSlot) -> None:
-    """Must: its own gradient, by way of where gradients are stored, to the optimizer's shards; their result back to
-    where the parameter is stored. What is stored refines what computes."""
+    """Check the way of a parameter's own gradient, by where gradients are stored, to the optimizer's shards, and of the
+    result back to where the parameter is stored. Storage must refine the placement in compute."""
     place, type_ = f"{body.name}, {slot.path}", body.locals[slot.value].type
     compute, stored = body.locals[slot.value].placement, body.locals[slot.stored].placement
     for where in (stored, slot.grads, slot.optimizer):
@@ -301,7 +301,7 @@ def _verify_slot(body: BodyProgram, slot: ParamSlot) -> None:
 
 
 def _chain(statements: Sequence[Statement], end: str | None) -> list[str]:
-    """The names that moves lead through to `end`."""
+    """Names through which moves lead to `end`."""
     before = {s.result: s.operand for s in statements if isinstance(s, Move)}
     names = [end or ""]
     while names[0] in before:

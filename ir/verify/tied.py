@@ -1,4 +1,5 @@
-"""Parameters that several body programs hold: their gradients meet, and what is lent is lent in time."""
+"""Verification of parameters that several body programs hold: their gradients meet, and what is lent is lent in
+time."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def verify_ties(program: Program, calls: Sequence[Call]) -> None:
 
 
 def _verify_left(program: Program, calls: Sequence[Call]) -> None:
-    """Must: who leaves a gradient to another call leaves it to the first on the same ranks, which holds the parameter
-    in the same way, and reduces."""
+    """Check that a gradient is left to the first call on the same ranks, which holds the parameter in the same way, and
+    reduces."""
     first: dict[tuple[tuple[int, ...], str], tuple[BodyProgram, ParamSlot]] = {}
     programs = {number: (stage.ranks, program.body(name)) for stage in program.stages for number, name in stage.calls()}
     for number, (ranks, body) in sorted(programs.items()):
@@ -49,8 +50,9 @@ def _verify_left(program: Program, calls: Sequence[Call]) -> None:
 
 
 def _verify_lent(program: Program, calls: Sequence[Call]) -> None:
-    """Must: what a call borrows is lent by the latest call of that body before it in its stage, of the same parameter,
-    in the placement in which it is read, and its gradient comes back as it is expected; what is lent is borrowed."""
+    """Check that what a call borrows is lent by the latest call of that body before it in its stage, of the same
+    parameter, in the placement in which it is read, and that its gradient comes back as it is expected; what is lent is
+    borrowed."""
     for stage in program.stages:
         lent: dict[tuple[str, str], tuple[BodyProgram, ParamSlot]] = {}
         waiting: dict[tuple[str, str], int] = {}
@@ -74,6 +76,6 @@ def _verify_lent(program: Program, calls: Sequence[Call]) -> None:
 
 
 def _ends_of(body: BodyProgram, slot: ParamSlot) -> tuple[Placement, Placement | None]:
-    """How a shared parameter lies, and its gradient where it goes back or is awaited."""
+    """The placement of a shared parameter, and of its gradient where it goes back or is awaited."""
     grad = slot.lent or slot.grad
     return body.locals[slot.value].placement, body.locals[grad].placement if grad is not None else None

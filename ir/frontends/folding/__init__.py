@@ -1,4 +1,4 @@
-"""From traced operators to a fold: what every front end shares.
+"""Folding: from traced operators to a fold, shared by all front ends.
 
 | module | what it has |
 |---|---|

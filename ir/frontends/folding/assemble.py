@@ -1,4 +1,4 @@
-"""From calls that were traced to segments: walked lists written out to their full depth, and repeats found."""
+"""Assembly of traced calls to segments: walked lists written out to their full depth, and repeats found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Wire = FromInput | FromPrevious | FromCall
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A call with its body and wires: what is written out, and grouped into segments."""
+    """A call with its body and wires, which is written out, and grouped into segments."""
 
     body: str
     path: str
@@ -93,7 +93,8 @@ def _is_second(known: Use, use: Use, stack: Stack, walked: int) -> bool:
 
 
 def _same_entry(known: Use, use: Use) -> bool:
-    """One body whose inputs come from the same places, where "the call before" is also a call that can be named."""
+    """The entry of a body whose inputs come from the same places, where "the call before" is also a call that can be
+    named."""
     named = [
         [FromCall(u.trace - 1, w.output) if isinstance(w, FromPrevious) else w for w in u.wires] for u in (known, use)
     ]
@@ -101,7 +102,7 @@ def _same_entry(known: Use, use: Use) -> bool:
 
 
 def read_beyond(uses: Sequence[Use], stacks: Sequence[Stack]) -> frozenset[str]:
-    """The blocks of which others than the next one read a value. Of a shortened list it is not known which they are."""
+    """Blocks with a value that others than the next one read. For a shortened list it is not known which they are."""
     short = [stack for stack in stacks if stack.shortened]
     read = {uses[wire.call].path for use in uses for wire in use.wires if isinstance(wire, FromCall)}
     return frozenset(path for path in read if path and not any(stack.holds(path) for stack in short))
@@ -110,7 +111,8 @@ def read_beyond(uses: Sequence[Use], stacks: Sequence[Stack]) -> frozenset[str]:
 def assembled(
     graph: Graph, calls: Sequence[Use], bodies: Mapping[str, Body], traced: Sequence[Use], kept: Set[str]
 ) -> Fold:
-    """The calls grouped into segments, their wires resolved. What is `kept` ends a segment, or is in its last round."""
+    """The calls grouped into segments, with their wires resolved. Calls that are `kept` end a segment, or are in its
+    last round."""
     spans = _spans(calls, kept)
     place = {
         _name(calls[start + offset]): (number, offset % period, offset >= period * (repeats - 1))
@@ -160,7 +162,7 @@ def _name(use: Use) -> str:
 
 
 def _spans(calls: Sequence[Use], kept: Set[str]) -> list[tuple[int, int, int]]:
-    """(start, period, repeats) of each segment."""
+    """Segments as (start, period, repeats)."""
     spans: list[tuple[int, int, int]] = []
     start = 0
     while start < len(calls):
@@ -176,7 +178,8 @@ def _spans(calls: Sequence[Use], kept: Set[str]) -> list[tuple[int, int, int]]:
 
 
 def _repeats(calls: Sequence[Use], period: int, kept: Set[str]) -> int:
-    """How often the first `period` calls repeat. The very first call may be wired otherwise: it is the entry."""
+    """The number of repeats of the first `period` calls. The very first call may be wired otherwise: it is the
+    entry."""
     length = period
     while length < len(calls):
         now, then = calls[length], calls[length - period]
@@ -189,7 +192,7 @@ def _repeats(calls: Sequence[Use], period: int, kept: Set[str]) -> int:
 
 
 def _outputs(graph: Graph, last: Use, bodies: Mapping[str, Body]) -> tuple[Wire, ...]:
-    """Where the model's outputs come from: the closing glue, whose body passes them on in the order of the graph."""
+    """The sources of the model's outputs: the closing glue, whose body passes them on in the order of the graph."""
     passed = bodies[last.body].graph.outputs
     if len(passed) != len(graph.outputs):
         raise NotFoldable("an output of the model is computed before its last glue")

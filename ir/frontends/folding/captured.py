@@ -1,4 +1,4 @@
-"""What the planner knows of a model: the fold of its training step, and how its constants are made."""
+"""Captured models: the fold of a training step, and how its constants are made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwright.ir.verify.graphs import verify_fold
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What the planner knows of a model."""
+    """A captured model."""
 
     fold: Fold
     parameters: int
@@ -28,7 +28,7 @@ class Captured:
 
 
 def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, Constant]:
-    """How constants are made at this batch, by the laws that they have at a batch of `rows`, of which `more` is twice.
+    """The constants at this batch, from their laws at a batch of `rows`, and at twice that in `more`.
 
     The two captures are of one model, so their constants stand in the same places. One whose lines differ in more than
     sizes is made of something else at every batch; it has a problem. So has one law of which there are two at twice.
@@ -44,8 +44,8 @@ def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, 
 
 
 def rebatched(few: Captured, more: Captured, rows: int, batch: int) -> Captured:
-    """The model at this batch, given what it is at `rows` and at twice as many sequences. Raises a refusal where that
-    does not follow."""
+    """The model at this batch, from captures at `rows` and at twice as many sequences. Raises a refusal where that does
+    not follow."""
     fold, constants = in_proportion(few.fold, more.fold, rows, batch), at_batch(few, more, rows, batch)
     verify_fold(fold)
     for law, other in zip(_laws(few.fold), _laws(more.fold), strict=True):

@@ -1,4 +1,4 @@
-"""Emitting operators: the half of the translation that knows our vocabulary.
+"""Emission of graph operators: the half of the translation that knows our vocabulary.
 
 An `Emitter` collects operators. Lowerings of front ends call `emit`, `view` and `value`; what they
 need not think about happens here:
@@ -53,7 +53,7 @@ Written = Callable[[Term, Callable[[Term], Held | None]], Constant]
 
 
 class Emitter:
-    """The graph so far. `place` says where in the model the operator lies that is being lowered."""
+    """The graph so far. `place` is the place in the model of the operator that is being lowered."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -105,14 +105,15 @@ class Emitter:
         return value
 
     def add_constant(self, term: Term, buffer: str | None = None) -> Handle:
-        """A constant leaf; one that is a buffer of the model surfaces under its name."""
+        """Add a constant leaf; one that is a buffer of the model appears under its name."""
         self._kept.append(term)
         if buffer is not None:
             self._buffers[id(term)] = buffer
         return term
 
     def add_attribute(self, term: Term, places: tuple[Attribute, ...]) -> Handle:
-        """A tensor that modules hold as a plain attribute, at these places. A block's own is read in the block."""
+        """Register a tensor that modules hold as a plain attribute, at these places. A block's own is read in the
+        block."""
         self._kept.append(term)
         if places:
             self._attributes[id(term)] = places
@@ -184,7 +185,7 @@ class Emitter:
         return f"{term.op or 'buffer'}:{digest(term)}"
 
     def _leaf(self, term: Term, room: str) -> str:
-        """What the law of a constant in this room says of a tensor that the model has."""
+        """The law of a constant in this room that is a tensor of the model."""
         held = self.held(term, room)
         if held is None:
             return ""
@@ -192,7 +193,7 @@ class Emitter:
         return f"{'.' if held.relative else ''}{held.path}{keys}"
 
     def held(self, term: Term, room: str) -> Held | None:
-        """The tensor of the model that a term is, seen from a room; None if it is made."""
+        """The model's tensor that a term is, seen from a room; None if the term is computed."""
         buffer = self._buffers.get(id(term))
         places = self._attributes.get(id(term), ()) if buffer is None else (Attribute(buffer),)
         if not places:
@@ -204,7 +205,7 @@ class Emitter:
         return Held(path=path, relative=relative, buffer=buffer is not None, keys=place.keys)
 
     def made(self, values: Iterable[str], written: Written) -> dict[str, Constant]:
-        """How these constants are made, by their laws, as they are `written` in the model's framework."""
+        """The constants by their laws, each as it is `written` in the model's framework."""
         found: dict[str, Constant] = {}
         for value in values:
             law, room = str(self.producer[value].attr("law")), self._rooms[value]
@@ -233,7 +234,7 @@ class Emitter:
         )
 
     def keep(self, term: Term) -> Term:
-        """Note where a constant was made."""
+        """Note the place where a constant was made."""
         self._kept.append(term)
         self._origin[id(term)] = self.names.room(self.place.module)
         return term
@@ -250,7 +251,7 @@ class Emitter:
         alias: int | None = None,
         strides: tuple[int, ...] | None = None,
     ) -> str:
-        """One operator; its first result (see `emit_all`)."""
+        """Emit one operator; returns its first result (see `emit_all`)."""
         return self.emit_all(kind, operands, types, attrs, alias=alias, strides=strides)[0]
 
     def emit_all(
@@ -263,7 +264,8 @@ class Emitter:
         alias: int | None = None,
         strides: tuple[int, ...] | None = None,
     ) -> tuple[str, ...]:
-        """One operator; its results. Where operands come out of a flattening of leading dimensions, it is lifted."""
+        """Emit one operator; returns its results. Where operands come out of a flattening of leading dimensions, it is
+        lifted."""
         values = tuple(self.value(operand) for operand in operands)
         lifted = self._lift(kind, values, types, dict(attrs or {})) if kind in LIFTED else None
         if lifted is None:
@@ -303,7 +305,8 @@ class Emitter:
         return results
 
     def _laid_out(self, op: Op, type_: Type) -> tuple[int, ...]:
-        """Views lie where their operand does, elementwise results like their first operand of the same shape."""
+        """Strides of results: views lie where their operand does, elementwise results like their first operand of the
+        same shape."""
         if op.alias is not None:
             taken = op.operands[op.alias]
             return taken_strides(op, self.types[taken].shape, self.strides[taken], type_.shape)
@@ -366,7 +369,7 @@ class Emitter:
     def _lift(
         self, kind: str, values: tuple[str, ...], types: tuple[Type, ...], attrs: dict[str, Attr]
     ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[Type, ...], dict[str, Attr]] | None:
-        """The operator over the dimensions that its operands were flattened from, or None."""
+        """The operator over the dimensions that its operands were flattened from; None if it cannot be lifted."""
         positions = TOKENWISE.get(kind, tuple(range(len(values))))
         tokens, lead = self._flattened(values[i] for i in positions if i < len(values))
         adjusted = _shift_dims(attrs, len(lead) - 1, lead) if lead else None

@@ -1,4 +1,4 @@
-"""Handles: what a traced name denotes; where its operator was traced, and the graph that comes of all.
+"""Handles: the meaning of traced names, the places of their operators, and the resulting graph.
 
 A handle is one of
 
@@ -34,7 +34,8 @@ Handle = str | Term | Assembly | tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How traced module paths read in the model: `path` is the original one, `room` the block it lies in ("": none)."""
+    """The names of traced module paths in the model: `path` is the original one, `room` the block it lies in ("":
+    none)."""
 
     path: Callable[[str], str]
     room: Callable[[str], str]
@@ -42,7 +43,8 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Where a module holds a tensor: the path of its attribute, and the keys where that is a list or dictionary."""
+    """The place where a module holds a tensor: the path of its attribute, and the keys where that is a list or
+    dictionary."""
 
     path: str
     keys: tuple[str | int, ...] = ()
@@ -50,7 +52,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in the model an operator was traced."""
+    """The place in the model where an operator was traced."""
 
     module: str = ""
     source: str = ""
@@ -59,7 +61,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A graph, and what its constants are."""
+    """A graph with its constants."""
 
     graph: Graph
     constants: Mapping[str, Term]

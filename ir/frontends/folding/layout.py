@@ -1,4 +1,4 @@
-"""Strides: where the elements of a tensor lie.
+"""Strides: the location of a tensor's elements.
 
 The planner has no memory to look at, but whether a reshape copies, and with it how many bytes are kept for the backward
 pass, depends on strides. They are followed through the graph by the rules that torch has for them.
@@ -69,7 +69,7 @@ def broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
 
 
 def ordered(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """Strides without gaps in the order of these, which is how torch lays out results; None if dims are broadcast."""
+    """Gap-free strides in the order of given ones, which is how torch lays out results; None if dims are broadcast."""
     if any(stride == 0 and extent > 1 for stride, extent in zip(strides, shape, strict=True)):
         return None
     result, step = [0] * len(shape), 1

@@ -37,7 +37,7 @@ class MaskLaw:
 
 
 def recognise(mask: Term) -> MaskLaw | None:
-    """The law of this mask, or None if it has none that we know."""
+    """The law of this mask, or None if it has none that is known."""
     if len(mask.shape) < 2:
         return None
     queries, keys = mask.shape[-2:]
@@ -48,7 +48,8 @@ def recognise(mask: Term) -> MaskLaw | None:
 
 
 def _visible(mask: Term, rows: Array, *, last: bool) -> Array:
-    """Booleans [rows, keys]: what these queries see, in the first or the last entry of the leading dimensions."""
+    """Booleans [rows, keys]: the keys that these queries see, in the first or the last entry of the leading
+    dimensions."""
     lead = tuple(np.asarray(size - 1 if last else 0) for size in mask.shape[:-2])
     values = mask.at((*lead, rows[:, None], np.arange(mask.shape[-1])[None, :]))
     values = np.broadcast_to(values, (len(rows), mask.shape[-1]))

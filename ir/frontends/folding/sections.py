@@ -1,4 +1,4 @@
-"""Slices that tile the result of a product are a split.
+"""Splits that are traced as slices: slices that tile the result of a product.
 
 Models cut a fused projection (q|k|v) by `chunk`, by `split`, or by one slice after another; these say the same. A slice
 needs its dimension whole, a split lets it be sharded section by section, as tensor parallelism does. In and out: the

@@ -1,4 +1,4 @@
-"""From the trace of a few blocks to a `Fold` of all of them.
+"""Segmentation: from the trace of a few blocks to a `Fold` of all of them.
 
 In: a graph in which every operator knows its module path, and the stacks of the model with the walks that were traced.
 Out: the fold: unique bodies, segments, wires.
@@ -54,7 +54,7 @@ class Closed:
 
 
 def names_of(stacks: Sequence[Stack]) -> Names:
-    """How paths of the reduced model read in the full one, and which block a path lies in."""
+    """The names of the reduced model's paths in the full one, with the block that a path lies in."""
     patterns = [(re.compile(re.escape(stack.prefix) + r"(\d+)(?=\.|$)"), stack) for stack in stacks]
 
     def path(reduced: str) -> str:
@@ -226,7 +226,8 @@ def _key(graph: Graph) -> tuple[Any, ...]:
 def _share(
     graph: Graph, cuts: Sequence[Cut], closed: Sequence[Closed], classes: Mapping[str, str]
 ) -> tuple[list[Use], dict[str, Body]]:
-    """Calls with equal graphs share a body, whatever the numbers of blocks; what any passes on is an output of it."""
+    """Calls with equal graphs sharing a body, whatever the numbers of blocks; a value that any of them passes on is an
+    output of it."""
     keys = [
         (True, _key(without_numbers(call.graph))) if cut.room else (False, _key(call.graph))
         for cut, call in zip(cuts, closed, strict=True)
@@ -291,7 +292,7 @@ def _passed_on(graph: Graph, cuts: Sequence[Cut], closed: Sequence[Closed]) -> l
 
 
 def _positions(uses: Sequence[Use], closed: Sequence[Closed], bodies: Mapping[str, Body]) -> dict[str, tuple[int, int]]:
-    """Where each passed-on value comes from: (call, output)."""
+    """The source of each value that is passed on: (call, output)."""
     where: dict[str, tuple[int, int]] = {}
     for index, use in enumerate(uses):
         outputs = bodies[use.body].graph.outputs

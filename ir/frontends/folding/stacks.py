@@ -42,22 +42,22 @@ class Stack:
 
     @property
     def prefix(self) -> str:
-        """What the paths of its blocks begin with."""
+        """The common beginning of its blocks' paths."""
         return f"{self.path}.{self.stem}" if self.path else self.stem
 
     def name(self, position: int) -> str:
-        """What its container calls the block."""
+        """The container's name for a block."""
         return f"{self.stem}{self.first + position}"
 
     def block(self, position: int) -> str:
         return f"{self.path}.{self.name(position)}" if self.path else self.name(position)
 
     def position(self, number: str) -> int:
-        """Of the block with this number."""
+        """The position of the block with this number."""
         return int(number) - self.first
 
     def holds(self, path: str) -> bool:
-        """Whether this is one of its blocks, or lies in one."""
+        """Whether a path is one of its blocks, or lies in one."""
         return bool(path) and path.startswith(self.prefix)
 
 
@@ -122,5 +122,6 @@ def _instances(path: Sequence[int], classes: Sequence[int], seed: str) -> tuple[
 
 
 def _kinship(last: int, position: int) -> int:
-    """How much a block has in common with the last one, by position: parity, thirds, halves. Strangers tell more."""
+    """How much a block has in common with the last one, by position: parity, thirds, halves. Blocks with little in
+    common tell more."""
     return (position % 2 == last % 2) + (position % 3 == last % 3) + (2 * position > last)

@@ -1,4 +1,4 @@
-"""From tensors that are written in place to values that are written once.
+"""Storage of traced tensors: from tensors that are written in place to values that are written once.
 
 A traced program writes into tensors: `x.div_(y)`, `out[:, 1:] = x`, a running mean. A graph has no writes. Between the
 two stands the *cell*: what a name in the traced program denotes. A cell is either a root, which owns storage, or a view
@@ -21,8 +21,8 @@ V = TypeVar("V")
 
 
 class Cell(Generic[V]):
-    """What a name denotes. A view knows how to be taken (`take`) from its parent's value, and how to be put back
-    (`put`) into it."""
+    """The tensor of a traced name. A view knows how to be taken (`take`) from its parent's value, and how to be put
+    back (`put`) into it."""
 
     def __init__(
         self,

@@ -235,7 +235,7 @@ def _gather_rows(term: Term, index: Index) -> Array:
 
 
 def _copied(term: Term, index: Index) -> Array:
-    """`copy_`: the source; what it overwrites is not kept."""
+    """The result of `copy_`: the source; what it overwrites is not kept."""
     return _operand(term.args[1], len(term.shape), index)
 
 

@@ -1,4 +1,4 @@
-"""torch models as folds.
+"""The torch front end: torch models as folds.
 
 | module | what it has |
 |---|---|

@@ -1,4 +1,4 @@
-"""What the planner asks of torch's front end (`meshwright.ir.frontends.door.FrontEnd`)."""
+"""The torch front end's side of `meshwright.ir.frontends.door.FrontEnd`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def from_factory(factory: Factory, time_limit_s: float) -> TorchSource:
 
 
 def from_object(model: Any, hooks: Mapping[str, Any]) -> TorchSource | None:
-    """A module that exists already; hooks that are not given are looked for on the module itself. Planning must neither
-    touch nor hold its weights, so it works on a copy."""
+    """An existing module; hooks that are not given are looked for on the module itself. Planning must neither touch nor
+    hold its weights, so it works on a copy."""
     if not isinstance(model, nn.Module):
         return None
     given = {name: hook for name, hook in hooks.items() if hook is not None}
@@ -60,7 +60,7 @@ def calls_of(
     constants: Mapping[str, Constant] | None,
     stacks: Sequence[Stack],
 ) -> Calls:
-    """How the model is called."""
+    """The calls of the model."""
     return calls.calls_of(source, reference, batch=batch, seq=seq, constants=constants, stacks=stacks)
 
 

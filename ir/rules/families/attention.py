@@ -69,7 +69,8 @@ def _bias_dims(signature: Signature, bias: Type, target: Dims) -> Dims:
 
 
 def _work(points: tuple[str, ...]) -> tuple[Work, ...]:
-    """Scores and output forward; backward their gradients: of q and k through the scores, of v through the output.
+    """Work of attention: forward scores and output; backward their gradients, of q and k through the scores, of v
+    through the output.
 
     The gradient of the probabilities serves q and k alike."""
     return (
@@ -81,7 +82,8 @@ def _work(points: tuple[str, ...]) -> tuple[Work, ...]:
 
 
 def _saves(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
-    """On CPU torch's fused kernel wants equal widths, no dropout, and a bias only if it is not trained."""
+    """Tensors that kernels save. On CPU torch's fused kernel wants equal widths, no dropout, and a bias only if it is
+    not trained."""
     q, _, v, *bias = signature.operands
     fused, composed = _fused(signature, head), _composed(signature, head)
     if q.shape[3] != v.shape[3] or signature.attr("dropout", 0.0):
@@ -97,8 +99,8 @@ def _on(device: str, saves: tuple[Save, ...]) -> tuple[Save, ...]:
 
 
 def _fused(signature: Signature, head: tuple[str, ...], *, masked: bool = True) -> tuple[Save, ...]:
-    """A fused kernel keeps its operands, its result, the logarithm of each row's sum, and a mask that it cannot
-    compute, as numbers, in the shape that it was given (`mask_shape`)."""
+    """Tensors that a fused kernel saves: its operands, its result, the logarithm of each row's sum, and a mask that it
+    cannot compute, as numbers, in the shape that it was given (`mask_shape`)."""
     operands = tuple(Save("operand", index) for index in range(len(signature.operands)))
     lse: Dims = (("b",), head, ("sq",))
     saves = (*operands, Save("result", 0), Save("extra", dims=lse, dtype="f32"))
@@ -114,8 +116,8 @@ def _fused(signature: Signature, head: tuple[str, ...], *, masked: bool = True) 
 
 
 def ring_saves(signature: Signature) -> tuple[Save, ...]:
-    """What attention in a ring keeps: what a fused kernel does, of any widths and on any device. Visits are given their
-    part of a mask as they come by, and keep nothing of it."""
+    """Tensors that ring attention saves: those of a fused kernel, of any widths and on any device. Visits are given
+    their part of a mask as they come by, and save nothing of it."""
     head = ("hk",) if signature.operands[0].shape[1] == signature.operands[1].shape[1] else ("hk", "g")
     return _fused(signature, head, masked=False)
 
@@ -143,7 +145,7 @@ def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
 
 
 def visible(mask: str, width: int, query: int, key: int, *, queries: int, keys: int) -> bool:
-    """Whether a query sees a key. The last query lines up with the last key; `width` belongs to the mask's law."""
+    """Whether a query sees a key. The last query is aligned with the last key; `width` belongs to the mask's law."""
     at = query + keys - queries
     laws = {
         "full": True,

@@ -1,4 +1,4 @@
-"""Constants: tensors made from nothing but attributes, and one-hot vectors.
+"""Constants: tensors made from attributes alone, and one-hot vectors.
 
 They split along every dimension for free, since a shard knows which indices it holds.
 """

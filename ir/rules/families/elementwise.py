@@ -51,7 +51,7 @@ def _pointwise(
 
 @rule("pointwise")
 def by_name(signature: Signature) -> Rule:
-    """The framework's own operator of this name (`meshwright.ir.graph.invocation`), which says that it is elementwise:
+    """The framework's own operator of this name (`meshwright.ir.graph.invocation`), known to be elementwise, with
     results of these `dtypes`.
 
     Nothing else is known of it: it is linear in nothing, and taken to keep what it reads. With `random`, every element
@@ -66,7 +66,7 @@ def by_name(signature: Signature) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """A function of one element: its law and what its derivative reads."""
+    """A function of one element: its law, and the reads of its derivative."""
 
     saves: Saves = OPERAND
     law: Law = Law.NONLINEAR
@@ -250,7 +250,7 @@ def masked_fill(signature: Signature) -> Rule:
 
 @rule("tril", "triu")
 def triangle(signature: Signature) -> Rule:
-    """Zeroes what lies above (below) the `diagonal` of the last two dims; a shard knows where it stands."""
+    """The last two dims with everything above (below) the `diagonal` zeroed; a shard knows where it stands."""
     return pointwise(signature, signature.operands[0].dtype, (Law.LINEAR,))
 
 

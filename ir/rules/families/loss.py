@@ -96,7 +96,7 @@ def nll_loss(signature: Signature) -> Rule:
 
 
 class _Rows:
-    """Writes operators over [rows…] and [rows…, v], carrying the splits along."""
+    """The writing of operators over [rows…] and [rows…, v], with the splits carried along."""
 
     def __init__(self, signature: Signature) -> None:
         self.write = Writer(signature)
@@ -127,7 +127,7 @@ class _Rows:
         return self.signature.integer("ignore_index", -100)
 
     def reduced(self, loss: str) -> Expansion:
-        """Ignored rows count nothing; a mean divides by how many there are on all shards."""
+        """The reduction over rows: ignored rows count nothing; a mean divides by how many there are on all shards."""
         reduction = self.signature.attr("reduction", "mean")
         valid = self("ne", "1", no_grad=True, scalar=self.ignore)
         weight = self("cast", valid, no_grad=True, dtype=self.signature.operands[0].dtype)

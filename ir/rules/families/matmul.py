@@ -18,7 +18,8 @@ OTHER = (Save("operand", 0, needs=(1,)), Save("operand", 1, needs=(0,)))
 
 
 def leading(rank: int) -> tuple[str, ...]:
-    """Names for the leading loops of a tensor: they are the model's batch and sequence, but an operator cannot know."""
+    """Names for the leading loops of a tensor: in the model they are batch and sequence, which an operator cannot
+    know."""
     return tuple(f"d{index}" for index in range(rank))
 
 
@@ -27,7 +28,7 @@ def product_work(factors: tuple[str, ...], left: int, right: int) -> tuple[Work,
 
 
 def agree(signature: Signature, left: int, right: int) -> None:
-    """Must: the two summed extents are equal."""
+    """Check that the two summed extents are equal."""
     if left != right:
         raise signature.error(f"{left} features meet a weight of {right}", "make the inner dimensions equal")
 

@@ -42,12 +42,12 @@ def dropless_capacity(tokens: int, topk: int, experts: int) -> int:
 
 
 def tokens(rank: int) -> tuple[str, ...]:
-    """The loops over tokens, of which there are `rank`."""
+    """The loops over tokens, `rank` of them."""
     return ("t",) if rank == 1 else tuple(f"t{index}" for index in range(rank))
 
 
 def routing_groups(attrs: Mapping[str, Attr], lead: Sequence[int], capacity: int) -> tuple[int, ...]:
-    """How many groups each loop over tokens (of extents `lead`) is cut into; one integer is for the first loop."""
+    """The number of groups of each loop over tokens (of extents `lead`); one integer is for the first loop."""
     given = attrs.get("groups")
     if given is None and attrs.get("dropless"):
         return _finest(lead, capacity)
@@ -65,7 +65,7 @@ def _finest(lead: Sequence[int], capacity: int) -> tuple[int, ...]:
 
 
 def _routed(signature: Signature, idx: Type, rows: Type, *, back: bool) -> Rule:
-    """The rule of dispatch, or (back) of combine."""
+    """The rule of dispatch, or, in the other direction, of combine."""
     names = tokens(len(idx.shape) - 1)
     groups = routing_groups(dict(signature.attrs), idx.shape[:-1], rows.shape[1])
     if len(groups) != len(names) or any(size % count for size, count in zip(idx.shape, groups, strict=False)):

@@ -17,7 +17,7 @@ from meshwright.ir.rules.writing import Writer
 
 
 def _normalized(signature: Signature) -> int:
-    """How many trailing dims are normalised: those of the weight, else of `normalized_shape`, else one."""
+    """The number of trailing dims that are normalised: those of the weight, else of `normalized_shape`, else one."""
     if len(signature.operands) > 1:
         return len(signature.operands[1].shape)
     given = signature.attr("normalized_shape")
@@ -43,7 +43,8 @@ def _trailing(signature: Signature, laws: tuple[Law, ...], saves: tuple[Save, ..
 
 
 def _statistics(dims: Dims, types: tuple[Type, ...], count: int) -> tuple[Save, ...]:
-    """`count` statistics. CPU kernels keep them in the dtype of x unless a weight is wider, CUDA's in at least f32."""
+    """So many saved statistics. CPU kernels keep them in the dtype of x unless a weight is wider, CUDA's in at least
+    f32."""
     wide = "f64" if types[0].dtype == "f64" else "f32"
     narrow = types[0].dtype if len({type_.dtype for type_ in types}) == 1 else wide
     kept = (

@@ -69,7 +69,7 @@ def accumulated(signature: Signature) -> str:
 
 @rule("sum")
 def sum_(signature: Signature) -> Rule:
-    """Shards of what is summed add up."""
+    """A sum; shards of the summed dimensions add up."""
     return reduction(signature, Role.SUM, Law.LINEAR, (accumulated(signature),))
 
 
@@ -98,7 +98,7 @@ _WHOLE: Mapping[str, tuple[Save, ...]] = {
 
 @rule(*_WHOLE)
 def compared(signature: Signature) -> Rule:
-    """Reductions that our placements have no partial form for. `var` and `std` take `correction`."""
+    """Reductions for which placements have no partial form. `var` and `std` take `correction`."""
     dtype = signature.operands[0].dtype
     dtype = dtype if signature.kind == "amin" else (accumulated(signature) if signature.kind == "prod" else real(dtype))
     return reduction(signature, Role.WHOLE, Law.NONLINEAR, (dtype,), _WHOLE[signature.kind])
@@ -156,13 +156,13 @@ def any_(signature: Signature) -> Rule:
 
 @rule("argmax", "argmin")
 def argmax(signature: Signature) -> Rule:
-    """Where the extremum is."""
+    """The index of the extremum."""
     return reduction(signature, Role.WHOLE, Law.INDEX, ("i64",))
 
 
 @rule("max", "min")
 def extremum(signature: Signature) -> Rule:
-    """The extremum along one `dim` and where it is."""
+    """The extremum along one `dim`, with its index."""
     dtypes = (signature.operands[0].dtype, "i64")
     return reduction(signature, Role.WHOLE, Law.NONLINEAR, dtypes, (Save("result", 1),))
 
@@ -210,14 +210,14 @@ def cumprod(signature: Signature) -> Rule:
 
 @rule("topk")
 def topk(signature: Signature) -> Rule:
-    """The `k` largest along `dim` and where they are."""
+    """The `k` largest along `dim`, with their indices."""
     k = signature.integer("k")
     return along(signature, Law.NONLINEAR, (signature.operands[0].dtype, "i64"), (Save("result", 1),), extent=k)
 
 
 @rule("sort")
 def sort(signature: Signature) -> Rule:
-    """Sorted along `dim`, and the order."""
+    """The elements sorted along `dim`, with the order."""
     return along(signature, Law.NONLINEAR, (signature.operands[0].dtype, "i64"), (Save("result", 1),))
 
 
@@ -228,5 +228,5 @@ def argsort(signature: Signature) -> Rule:
 
 
 def count(signature: Signature) -> int:
-    """How many elements one result element reduces."""
+    """The number of elements that one result element reduces."""
     return prod(signature.operands[0].shape[dim] for dim in reduced_dims(signature))

@@ -70,7 +70,7 @@ _FOLLOWS = RESHAPES | CASTS | LAID_OUT | frozenset(
 
 
 def constant_of(term: Term, held: Callable[[Term], Held | None]) -> Constant:
-    """The constant that this term is. `held` says which tensors are ones that the model has."""
+    """The constant that a term is. `held` says which tensors the model has."""
     leaves = _terms(term, lambda one: held(one) is not None)
     if any(not one.op and one.data is None and held(one) is None for one in leaves):
         why = "it is made of a tensor without values, which is no buffer and no attribute of a module"
@@ -82,7 +82,7 @@ def constant_of(term: Term, held: Callable[[Term], Held | None]) -> Constant:
 
 
 def _terms(root: Term, held: Callable[[Term], bool] = lambda _: False) -> list[Term]:
-    """Every term of an expression once, what is read before what reads it; nothing below what is held."""
+    """Every term of an expression once, operands before their readers; nothing below a tensor that the model has."""
     found: dict[int, Term] = {}
     pending = [(root, False)]
     while pending:
@@ -108,7 +108,7 @@ def _mapped(item: Any, change: Callable[[Any], Any]) -> Any:
 
 @dataclass(slots=True)
 class _Printer:
-    """One constant as it is printed."""
+    """The printing of one constant."""
 
     held: Callable[[Term], Held | None]
     known: dict[Any, Node] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class _Printer:
             self.line(max(inside, key=lambda one: self.width(self.shown[id(one)])))
 
     def width(self, shown: Shown) -> int:
-        """Columns of an expression, with what it reads of the model."""
+        """Columns of an expression, with its reads of the model."""
         holes = (self.reads[int(found[1])].read("model") for found in re.finditer(r"\{held:(\d+)\}", shown.text))
         return len(shown.text) + sum(map(len, holes))
 
@@ -207,7 +207,7 @@ class _Printer:
     # Expressions
 
     def show(self, item: Any) -> Shown:
-        """An operand, or any other argument, as it stands in an expression."""
+        """An operand, or any other argument, as written in an expression."""
         if isinstance(item, Node):
             return Shown(f"%{self.names[id(item)]}") if id(item) in self.names else self.shown[id(item)]
         return Shown(plain(item, lambda node: self.show(node).text))
@@ -250,7 +250,7 @@ class _Printer:
         return Shown(f"torch.as_tensor({DATA % at}, dtype={dtype}, device={DEVICE})")
 
     def made_like(self, node: Node) -> Shown:
-        """What is made like another tensor, of which nothing but its type is used, or written over all of one."""
+        """A tensor made like another one, of which only the type is used, or written over all of one."""
         dtype, shape = TORCH_DTYPES[node.dtype], plain(node.shape)
         made = f"dtype={dtype}, device={DEVICE}"
         if node.op in FILLED:
@@ -264,7 +264,7 @@ class _Printer:
         return Shown(text if value.shape == node.shape else f"{text}.expand({sizes_of(node.shape)})")
 
     def called(self, node: Node, overload: Any, bound: dict[str, Any] | None) -> Shown:
-        """A call of the operator as it is, with what it was given."""
+        """A call of the operator as it was traced."""
         space, packet = operator_of(node)
         keywords = {name: value for name, value in node.kwargs if name not in INCIDENTAL}
         args = [plain(item, lambda one: self.show(one).text) for item in node.args]
@@ -288,7 +288,7 @@ class _Printer:
 
 
 def _in_order(last: Node) -> list[Node]:
-    """Nodes that a node is made of, and itself, what is read first."""
+    """A node and all nodes that it is made of, operands first."""
     found: dict[int, Node] = {}
     pending = [(last, False)]
     while pending:
@@ -302,7 +302,7 @@ def _in_order(last: Node) -> list[Node]:
 
 
 def _stem(node: Node) -> str:
-    """What a value is called: like what the user calls it, or like what it is made by."""
+    """A variable name for a value: the user's, or after the operator that makes it."""
     while True:
         if node.held is not None:
             return node.held.name
@@ -329,7 +329,7 @@ def _changes_nothing(op: str, term: Term) -> bool:
 
 
 def _narrow(values: Array, dtype: torch.dtype) -> Array:
-    """An array in the dtype of NumPy that holds all of these values in the fewest bytes."""
+    """An array in the NumPy dtype that holds all of these values in the fewest bytes."""
     kinds: dict[torch.dtype, Any] = {
         torch.float64: np.float64,
         torch.float16: np.float16,

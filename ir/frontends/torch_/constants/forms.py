@@ -1,4 +1,4 @@
-"""How single operators of a constant's expression are written in torch code (`code` puts them together).
+"""Single operators of a constant's expression in torch code (`code` puts them together).
 
 A form takes a node, its arguments by the names of the operator's schema, and what shows an argument; it gives the
 expression, or None where the operator stands as it is, `torch.ops.aten.NAME.OVERLOAD(...)`.
@@ -75,7 +75,7 @@ class Node:
 
     @property
     def read(self) -> tuple[Node, ...]:
-        """What it is made of, as often as it is read."""
+        """The nodes that a node is made of, as often as it reads each."""
         return tuple(nodes_in((self.args, [value for _, value in self.kwargs])))
 
     @property
@@ -86,7 +86,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An expression; what is no `atom` stands in parentheses where it is an operand."""
+    """An expression; unless it is an `atom`, it stands in parentheses where it is an operand."""
 
     text: str
     atom: bool = True
@@ -162,8 +162,8 @@ def _meta(item: Any) -> Any:
 
 
 def natural_dtype(node: Node, overload: Any) -> torch.dtype | None:
-    """The dtype that an operator gives; None if it cannot be asked, or if it makes something, in a dtype that is
-    written."""
+    """The dtype of an operator's result; None if it cannot be asked, or if the operator makes something in a dtype that
+    is written."""
     if overload is None or not node.read or any(one.dtype == "" for one in node.read):
         return None
     try:
@@ -189,7 +189,7 @@ def plain(item: Any, node: Callable[[Node], str] = lambda node: "") -> str:
 
 
 def _infix(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
-    """`a + b`, and the like; a method where something else is asked for."""
+    """An infix form such as `a + b`, or a method where other options are given."""
     values = list(bound.values())
     if any(value not in (None, 1) for value in values[2:]):
         return _method(node, bound, show) if isinstance(values[0], Node) else None
@@ -219,8 +219,8 @@ def _function(node: Node, bound: dict[str, Any], show: Show) -> Shown:
 
 
 def _arguments(node: Node, bound: dict[str, Any], show: Show) -> list[str]:
-    """Arguments as they are written: those by position up to the last that is no default, others by name. What is made
-    is made in its dtype, where the code runs."""
+    """Arguments as written: those by position up to the last that is no default, others by name. Created tensors are
+    made in their dtype, where the code runs."""
     overload, _ = bound_by_name(node)
     positional, by_name, makes = list[tuple[str, bool]](), list[str](), False
     for one in overload._schema.arguments:
@@ -250,7 +250,7 @@ def _kept(node: Node, bound: dict[str, Any], show: Show) -> Shown:
 
 
 def _reshaped(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
-    """A bit pattern that is read in another dtype is no reshape."""
+    """A reshape; a bit pattern that is read in another dtype is none."""
     return None if "dtype" in bound else Shown(f"{show(node.args[0]).operand}.reshape({sizes_of(node.shape)})")
 
 
@@ -288,7 +288,7 @@ def _scalar(node: Node, bound: dict[str, Any], show: Show) -> Shown:
 
 
 def _with_text(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
-    """`einsum`, in the order in which torch takes its arguments."""
+    """`einsum`, with its arguments in torch's order."""
     if bound.get("path") is not None:
         return None
     return Shown(f"torch.einsum({literal(bound['equation'])}, {show(bound['tensors']).text})")

@@ -1,4 +1,4 @@
-"""ATen operators in our vocabulary.
+"""Translation of ATen operators to our vocabulary.
 
 | module | what it has |
 |---|---|

@@ -1,4 +1,4 @@
-"""Running what may crash in a process of its own: kernels do not check all that they may be given in a trial."""
+"""Code that may crash, run in a process of its own: kernels do not check everything that a trial may give them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Crashed(Exception):
 
 
 class Hung(Crashed):
-    """It did not end before the limit."""
+    """The process did not end before the limit."""
 
 
 class Board:
-    """What a copy of this process was at when it ended, and what is not to be begun again."""
+    """The notes of a copy of this process: what it was doing when it ended, and what is not to be begun again."""
 
     def __init__(self) -> None:
         self.avoided: set[bytes] = set()
@@ -49,15 +49,15 @@ class Board:
         return True
 
     def avoid(self) -> bool:
-        """Do not begin again what was begun last; false if nothing was begun since this was said before."""
+        """Do not begin again what was begun last; false if nothing was begun since the last such call."""
         last, before = self._at[: hashlib.sha256().digest_size], len(self.avoided)
         self.avoided.add(last)
         return len(self.avoided) > before
 
 
 def aside(run: Callable[[], T], limit_s: float = LIMIT_S) -> T:
-    """What `run` returns, or raises, in a copy of this process. Raises `Crashed` if that ends without either, `Hung` if
-    neither comes before the limit."""
+    """The result of `run`, or its exception, in a copy of this process. Raises `Crashed` if that ends without either,
+    `Hung` if neither comes before the limit."""
     receive, send = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that threads are not copied: the copy uses none
@@ -104,7 +104,7 @@ def _packed(run: Callable[[], T]) -> bytes:
 
 
 def _read(receive: int, until: float) -> bytes | None:
-    """What comes before the end; none if the limit comes first."""
+    """The bytes that arrive before the end; none if the limit comes first."""
     found = b""
     while select.select([receive], [], [], max(0.0, until - time.monotonic()))[0]:
         if not (part := os.read(receive, CHUNK)):

@@ -1,4 +1,4 @@
-"""ATen to our vocabulary: one line per operator.
+"""The table from ATen to our vocabulary, one line per operator.
 
 Each entry says how one overload becomes operators of ours. Most lines are built by a few factories (`op`, `unary`,
 `binary`, `reduction`, `shaped`); what does not fit one is a small function in `lowerings.py` or `kernels.py`. An
@@ -320,12 +320,12 @@ LOWERINGS: dict[str, Lowering] = {
 
 
 def known(target: str) -> bool:
-    """Whether an operator is translated as it is: by an entry here, its in-place twin's, or a user's rule."""
+    """Whether an operator is translated as it is: by an entry here, by its in-place twin's, or by a user's rule."""
     return {target, writing.functional(target)} & LOWERINGS.keys() != set() or registered(public_name(target))
 
 
 def ruled(target: str) -> bool:
-    """Whether an operator is known, or elementwise: what others may be taken apart into."""
+    """Whether an operator is known, or elementwise, so that others may be decomposed into it."""
     overload = overload_of(target)
     return (
         known(target) or writing.is_creation(target) or (overload is not None and torch.Tag.pointwise in overload.tags)

@@ -1,4 +1,4 @@
-"""Operators that torch itself writes as other operators.
+"""Decompositions of operators that torch itself writes as other operators.
 
 `einsum`, `movedim`, `narrow`, `one_hot` and some hundred more have no kernel: eager torch runs them as a few others. If
 such an operator has no entry in the table, it is taken apart the same way, by torch's own definition, and its parts are
@@ -61,7 +61,7 @@ def parts(node: fx.Node, known: Callable[[str], bool], *, anyhow: bool = False) 
 
 @cache
 def definitions() -> Mapping[Any, Callable[..., Any]]:
-    """How torch's compilers write operators as core ones."""
+    """Torch's decompositions into core operators, as its compilers use them."""
     return dict(core_aten_decompositions())
 
 
@@ -81,8 +81,8 @@ def _taken_apart(
 
 
 def likeness(node: fx.Node) -> Hashable:
-    """What the parts of an operator follow from: it, its arguments, and all that torch can know of its tensors. Nothing
-    if one of these is no tensor."""
+    """A key of an operator's parts: it, its arguments, and all that torch can know of its tensors. Empty if one of
+    these is no tensor."""
     nodes: dict[fx.Node, int] = {}
     arguments = fx.node.map_arg((node.args, node.kwargs), lambda item: f"%{nodes.setdefault(item, len(nodes))}")
     given = [item.meta["val"] for item in nodes]

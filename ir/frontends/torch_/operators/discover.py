@@ -1,4 +1,4 @@
-"""The rule of an operator that nobody wrote one for, found by trying it on tiny tensors.
+"""Discovery of an operator's rule, by trying the operator on tiny tensors.
 
     operator, how it is called, types of its tensors  ->  Found: a rule as `register_rule` takes it
 
@@ -78,7 +78,7 @@ class Found:
         return {name: value for name, value in given.items() if value != ()}
 
     def points(self, operands: Sequence[Type]) -> int:
-        """How many points its loops have that are not whole."""
+        """The number of points of its loops that are not whole."""
         sizes: dict[str, int] = {}
         for words, type_ in zip(self.rule.partition("->")[0].split(","), operands, strict=True):
             sizes |= dict(zip(words.split(), type_.shape, strict=False))
@@ -115,7 +115,7 @@ def discovered(target: str, call: Attr, operands: tuple[Type, ...], results: tup
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What trials at some extents show."""
+    """The finding of trials at some extents."""
 
     answer: Found | None
 
@@ -145,7 +145,7 @@ def _tried(
 
 
 def _sure(overload: Any, call: Attr) -> Attr:
-    """The call with dropout off: which loops are parallel, a mask does not change."""
+    """The call with dropout off: a mask does not change which loops are parallel."""
     names = iter(one.name for one in overload._schema.arguments if not one.kwarg_only)
     return tuple(
         (name, 0.0 if (name or next(names)) in ("dropout", "dropout_p") else argument)
@@ -154,7 +154,7 @@ def _sure(overload: Any, call: Attr) -> Attr:
 
 
 def _numbers(call: Attr) -> set[int]:
-    """The integers that a call says."""
+    """The integers among a call's arguments."""
 
     def leaf(_: str, held: Attr) -> set[int]:
         return {held} if isinstance(held, int) and not isinstance(held, bool) else set()
@@ -196,7 +196,7 @@ def small(shapes: tuple[Shape, ...], said: Set[int] = frozenset()) -> Iterator[t
 
 
 def _sized(extents: Sequence[int], bases: Sequence[int | None]) -> dict[int, int] | None:
-    """A size for each extent: a fresh one (none), its own (0), or as many times that of another; none if two meet."""
+    """A size for each extent: a fresh one (none), its own (0), or a multiple of another one; none if two coincide."""
     sizes: dict[int, int] = {extent: extent for extent, base in zip(extents, bases, strict=True) if base == 0}
     fresh = itertools.count(SMALLEST, 2)
     for extent, base in zip(extents, bases, strict=True):
@@ -211,7 +211,7 @@ def _sized(extents: Sequence[int], bases: Sequence[int | None]) -> dict[int, int
 
 
 def _alike(operands: Sequence[Type], results: Sequence[Type], shapes: Sequence[Shape], made: Sequence[Shape]) -> bool:
-    """Whether results are to tiny operands what they are to those of the call: of equal extents where they were."""
+    """Whether results relate to tiny operands as they do to those of the call: of equal extents where they were."""
     if [len(shape) for shape in made] != [len(type_.shape) for type_ in results]:
         return False
     sizes: dict[int, set[int]] = {}
@@ -225,7 +225,7 @@ def _alike(operands: Sequence[Type], results: Sequence[Type], shapes: Sequence[S
 
 @dataclass(slots=True)
 class _Loop:
-    """A loop that was found: where it stands in operands and results."""
+    """A loop that was found, with its places in operands and results."""
 
     name: str
     operands: Cut
@@ -238,7 +238,7 @@ class _Loop:
 
 @dataclass(slots=True)
 class _Search:
-    """The loops of one operator, one after the other."""
+    """The search for the loops of one operator, one after the other."""
 
     trial: Trial
     operands: Sequence[Type]
@@ -276,7 +276,7 @@ class _Search:
         return all(dim is None or getattr(loop, side)[at] != dim for loop in loops for at, dim in enumerate(cut))
 
     def _tried(self, attempt: Cut, extent: int) -> Cut | None:
-        """Where the results hold the loop, if it is one."""
+        """The places of the loop in the results, if it is one."""
         found: set[Cut] = set()
         for sizes in ((extent // 2, extent - extent // 2), (1, extent - 1)):
             cut = self._shaped(attempt, extent, sizes)
@@ -398,7 +398,7 @@ class _Search:
 
 
 def _pieces(x: Tensor, dim: int | None, extent: int, sizes: Sequence[int]) -> list[Tensor]:
-    """What each piece has of a tensor: all of it where it is not cut."""
+    """The parts of a tensor in each piece: all of it where it is not cut."""
     if dim is None:
         return [x] * len(sizes)
     unit = x.shape[dim] // extent

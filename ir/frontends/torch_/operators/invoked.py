@@ -26,7 +26,7 @@ def overload_of(target: str) -> Any | None:
 
 
 def standing(call: Call) -> Call:
-    """The call under the name of an operator that exists: some are only there as those that write in place."""
+    """The call under the name of an operator that exists: some exist only in a form that writes in place."""
     name, _, overload = call.target.rpartition(".")
     if overload_of(call.target) is None and overload_of(f"{name}_.{overload}") is not None:
         return replace(call, target=f"{name}_.{overload}")
@@ -34,8 +34,8 @@ def standing(call: Call) -> Call:
 
 
 def invoked(call: Call) -> tuple[list[Handle], dict[str, Attr]]:
-    """The tensors that a call was given, in order, and the attributes `overload` and `call`. The latter are left out
-    where it holds what is no plain data."""
+    """The tensor arguments of a call, in order, and the attributes `overload` and `call`, which are left out where they
+    contain anything but plain data."""
     overload = overload_of(call.target)
     operands: list[Handle] = []
 
@@ -66,7 +66,7 @@ def _positional(schema: Sequence[Any]) -> int:
 
 
 def kept_alike(default: Any, argument: Attr) -> bool:
-    """Whether an argument is what the operator takes if nothing is said."""
+    """Whether an argument equals the default."""
     if isinstance(default, list | tuple):
         return argument == (LIST, *default)
     return (type(default) is type(argument) and default == argument) or argument == (TEXT, default)
@@ -76,7 +76,7 @@ _UNSAID = "\0unsaid"
 
 
 def _word(value: Any) -> Attr:
-    """What is no tensor."""
+    """An argument that is no tensor, as plain data."""
     if value is None or isinstance(value, bool | int | float):
         return plain(value)
     if isinstance(value, Literal):

@@ -345,7 +345,7 @@ def reversed_sub(t: Emitter, call: Call) -> Handle:
 
 
 def opaque(t: Emitter, call: Call) -> Handle:
-    """Any other operator: all its tensors, how it was called, the types of its results, and what trials show."""
+    """Any other operator: all its tensors, its call, the types of its results, and the findings of trials."""
     call = standing(call)
     operands, said = invoked(call)
     attrs: dict[str, Attr] = {"target": public_name(call.target), **said}
@@ -365,13 +365,13 @@ def opaque(t: Emitter, call: Call) -> Handle:
 
 
 def otherwise(t: Emitter, call: Call) -> Handle:
-    """A case that our kind of the operator does not have: what it is made of, if that is known, else opaque."""
+    """A case that our kind of the operator does not cover: its parts, if they are known, else opaque."""
     made = t.apart()
     return opaque(t, call) if made is None else made
 
 
 def by_name(t: Emitter, call: Call) -> Handle:
-    """An operator of which torch says that it is elementwise, or that each of its elements is drawn."""
+    """An operator that torch declares elementwise, or that draws each of its elements."""
     call = standing(call)
     operands, said = invoked(call)
     attrs: dict[str, Attr] = {"target": public_name(call.target), **said}

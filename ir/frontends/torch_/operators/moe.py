@@ -122,7 +122,7 @@ READ = ("gate_up_proj", "up_proj", "down_proj", "gate_up_proj_bias", "up_proj_bi
 
 
 def check_read(self: Any) -> None:
-    """Must: no parameter that would be left away."""
+    """Refuse parameters that would be left out."""
     read = (*READ, *(("post_expert_norm",) if getattr(self, "has_post_expert_norm", False) else ()))
     held = (name for name, _ in self.named_parameters()) if isinstance(self, nn.Module) else ()
     unread = [name for name in held if name.partition(".")[0] not in read]

@@ -1,4 +1,4 @@
-"""From an exported program to a `Graph`: the walk.
+"""Translation of an exported program to a `Graph`: the walk.
 
 In: what `torch.export` traced. Out: `Traced`: a functional graph in normal form, and the expressions of its constants.
 
@@ -35,7 +35,7 @@ from meshwright.ir.graph.graph import Graph, Op, Type, Update
 
 
 class Translator(Emitter):
-    """The state of one walk. `attributes` says where the model holds tensors that it has not registered."""
+    """The state of one walk. `attributes` gives the places of tensors that the model holds without registering them."""
 
     def __init__(self, names: Names, attributes: Mapping[int, tuple[Attribute, ...]] | None = None) -> None:
         super().__init__(names)
@@ -133,7 +133,7 @@ class Translator(Emitter):
         return Cell(handle[0])
 
     def _parts(self, node: fx.Node, call: Call) -> fx.GraphModule | None:
-        """What an operator without an entry is made of. Of constants, torch computes any operator as it is."""
+        """The parts of an operator without an entry. Of constants, torch computes any operator as it is."""
         read = [h for h in flat(tuple(call.args.values())) if isinstance(h, str | Term | Assembly)]
         if aten.known(call.target) or all(isinstance(h, Term) for h in read):
             return None

@@ -1,4 +1,4 @@
-"""An operator run on tiny tensors: the whole of it and pieces, forward and for its gradients."""
+"""Trials of an operator on tiny tensors: the whole of it and pieces, forward and for its gradients."""
 
 from __future__ import annotations
 

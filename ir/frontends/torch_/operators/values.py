@@ -1,4 +1,4 @@
-"""A traced operator of torch: its name, its arguments as handles, the types of its results."""
+"""Traced operators of torch: name, arguments as handles, types of results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Call:
         return self.types[0]
 
     def on(self, first: Handle) -> Call:
-        """The same call on another first argument."""
+        """The same call with another first argument."""
         return replace(self, args={**self.args, next(iter(self.args)): first}, positional=(first, *self.positional[1:]))
 
 

@@ -1,4 +1,4 @@
-"""Which ATen operators share or overwrite storage, and how a part is put back into the whole.
+"""ATen operators that share or overwrite storage, and how a part is put back into the whole.
 
 `translate.py` turns tensors that are written in place into values that are written once (`storage.py`); what it has to
 know about single operators is here.
@@ -63,7 +63,7 @@ def writes(target: str) -> bool:
 
 
 def functional(target: str) -> str:
-    """`div_.Tensor` -> `div.Tensor`."""
+    """The functional name: `div_.Tensor` -> `div.Tensor`."""
     packet, _, overload = target.partition(".")
     return f"{packet.rstrip('_')}.{overload}"
 
@@ -81,7 +81,7 @@ def functional_twin(call: Call, type_of: Callable[[Handle], Type]) -> Call:
 
 
 def _computed(call: Call, type_of: Callable[[Handle], Type]) -> str | None:
-    """The dtype of what an operator computes, if it can be asked."""
+    """The dtype of an operator's result, if it can be asked."""
     operands, attrs = invoked(call)
     given = (type_of(one) for one in operands)
     tensors = [torch.empty(one.shape, dtype=TORCH_DTYPES[one.dtype], device="meta") for one in given]
@@ -122,7 +122,7 @@ def is_creation(target: str) -> bool:
 
 
 def putting(t: Emitter, call: Call) -> Callable[[Handle, Handle], Handle]:
-    """How a part that was taken by this view is put back into its parent."""
+    """The function that puts a part, taken by this view, back into its parent."""
     packet = call.target.split(".")[0]
 
     def back(parent: Handle, part: Handle) -> Handle:
@@ -143,7 +143,7 @@ def putting(t: Emitter, call: Call) -> Callable[[Handle, Handle], Handle]:
 
 
 def putting_part(t: Emitter, call: Call, index: int) -> Callable[[Handle, Handle], Handle]:
-    """The same for one part of a split."""
+    """The function that puts one part of a split back into its parent."""
 
     def back(parent: Handle, part: Handle) -> Handle:
         if call.target.startswith("unbind"):

@@ -1,4 +1,4 @@
-"""Sizes that a model's batches have whatever is asked for: of images, of sound, of what labels are.
+"""Fixed sizes of a model's batches: of images, of sound, of labels.
 
     example_inputs  ->  sizes, by entry and dimension  ->  example_inputs that cut their entries to smaller ones
 
@@ -70,7 +70,7 @@ def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
 
 
 def code_of(sizes: Sizes, whole: str) -> str:
-    """The same as code, where the model's own function is called `whole`."""
+    """The cut as code, where the model's own function is called `whole`."""
     entries = (
         f"        {literal(name)}: made[{literal(name)}][{_run(of)}].contiguous()," for name, of in sizes.items()
     )
@@ -82,6 +82,6 @@ def _run(sizes: Mapping[int, int]) -> str:
 
 
 def smaller(sizes: Sizes, than: Sizes) -> Sizes:
-    """Those that are not what they were."""
+    """Those sizes that have changed."""
     found = {name: {dim: one for dim, one in of.items() if one != than[name][dim]} for name, of in sizes.items()}
     return {name: of for name, of in found.items() if of}

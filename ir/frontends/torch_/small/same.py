@@ -1,4 +1,5 @@
-"""Whether a model with smaller numbers is the same model: what of it changed, and whether that is still enough."""
+"""Sameness of a model with smaller numbers: which of its dimensions changed, and whether they are still large
+enough."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def divides_alike(one: int, other: int, unit: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """A dimension that is not what it was; `kind` is one of `LEAST`, "positions", "parameter", "result" or "unread"."""
+    """A dimension that changed; `kind` is one of `LEAST`, "positions", "parameter", "result" or "unread"."""
 
     kind: str
     after: int
@@ -73,7 +74,7 @@ def is_smaller(after: Run, before: Run, scale: Scale) -> bool:
 
 
 def is_enough(after: Run, before: Run, changes: Sequence[_Change], scale: Scale) -> bool:
-    """Whether dimensions that changed are still what is needed."""
+    """Whether dimensions that changed are still large enough."""
     free, least = _selects_less(after, before, changes), _leasts(changes, scale)
     enough = (
         one.kind == "unread"
@@ -87,14 +88,14 @@ def is_enough(after: Run, before: Run, changes: Sequence[_Change], scale: Scale)
 
 
 def _leasts(changes: Sequence[_Change], scale: Scale) -> list[int]:
-    """What each dimension must be at least. A number of matrices may be less than their rows have to be."""
+    """The least size of each dimension. A number of matrices may be less than their rows have to be."""
     stacked = any(one.kind == "stack" for one in changes)
     kinds = ("stack" if stacked and one.kind == "matrix" else one.kind for one in changes)
     return [min(one.before, least(scale, kind)) for one, kind in zip(changes, kinds, strict=True)]
 
 
 def least_of(after: int, before: int, changes: Sequence[_Change], scale: Scale) -> int:
-    """What a number must be at least, as far as dimensions grow with it in proportion: two values of it are known, and
+    """The least value of a number, as far as dimensions grow with it in proportion: two values of it are known, and
     what they have changed."""
     per = [(one.before - one.after) / (before - after) for one in changes]
     needed = zip(changes, _leasts(changes, scale), per, strict=True)
@@ -165,7 +166,7 @@ def _selects_less(after: Run, before: Run, changes: Sequence[_Change]) -> bool:
 
 
 def is_less_random(after: Run, before: Run) -> bool:
-    """Whether fewer operators are random, or with other chances, and all others are as they were."""
+    """Whether fewer operators are random, or with other chances, while all others are unchanged."""
     if after.held != before.held or [one.chances for one in after.steps] == [one.chances for one in before.steps]:
         return False
     left = iter(before.steps)

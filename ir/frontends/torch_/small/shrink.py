@@ -1,4 +1,4 @@
-"""Numbers of a model made small by what they size, whatever they are called.
+"""Numbers of a model made small, by the sizes that they decide, whatever they are called.
 
     Recipe: settings, and how a model is built of them  ->  the same settings with small numbers
 
@@ -74,7 +74,7 @@ def shrunk(recipe: Recipe, scale: Scale) -> Settings:
 
 
 def numbers(settings: Any, at: Path = ()) -> Iterator[tuple[Path, int | float]]:
-    """All numbers, and where they are."""
+    """All numbers, with their places."""
     if isinstance(settings, Mapping):
         for name, one in settings.items():
             yield from numbers(one, (*at, name))
@@ -97,7 +97,7 @@ def _put(settings: Any, changed: Mapping[Path, Any], at: Path = ()) -> Any:
 
 
 def _at(settings: Any, path: Path) -> Any:
-    """What the settings have in this place."""
+    """The value of the settings in this place."""
     for part in path:
         settings = settings[part]
     return settings
@@ -116,7 +116,7 @@ def _cut(settings: Any, length: int, few: int) -> Any:
 
 
 def _candidates(value: int, others: Sequence[int]) -> list[int]:
-    """What a number may become, from small to large: small multiples of 8, then doubles, and those of its divisors
+    """Smaller values for a number, from small to large: small multiples of 8, then doubles, and those of its divisors
     among the others; whatever divides it, up to 8, divides these."""
     unit = UNIT[True]
     found = {_least(unit * times, value) for times in range(1, 2 * unit)}
@@ -138,7 +138,7 @@ def _least(start: int, value: int) -> int:
 
 
 class _Search:
-    """Settings on their way to small ones, and what their model holds and runs."""
+    """The search from settings to small ones, with what their model holds and runs."""
 
     def __init__(self, recipe: Recipe, scale: Scale) -> None:
         self.recipe, self.scale, self.settings = recipe, scale, recipe.settings
@@ -151,7 +151,7 @@ class _Search:
         self.last: dict[str, nn.Module | None] = {}
 
     def result(self) -> Settings:
-        """All steps: see the module."""
+        """The result of all steps: see the module."""
         self.listed_blocks()
         now = self.run(self.settings)
         if now is None:
@@ -184,13 +184,13 @@ class _Search:
         return model
 
     def held(self, settings: Settings) -> Run | None:
-        """What the model of settings holds, which says much in a small part of the time that a run takes."""
+        """The tensors that the model of settings holds, which say much in a small part of the time that a run takes."""
         if repr(settings) not in self.skeletons:
             self.built(settings)
         return self.skeletons.get(repr(settings))
 
     def run(self, settings: Settings) -> Run | None:
-        """What the model of settings holds and runs, if it does and not all work is done."""
+        """The tensors and operators of the model of settings, if it runs and not all work is done."""
         key = repr(settings)
         if key not in self.known:
             model = self.built(settings) if self.skeletons.get(key, self.now) is not None else None
@@ -296,8 +296,8 @@ class _Search:
             self.adopt(settings, found)
 
     def bound(self, settings: Settings, candidate: int, value: int) -> int:
-        """What a number must be at least, by settings in which it is the candidate: by what their model holds, and
-        only where that is large enough by what it runs."""
+        """The least value of a number, by settings in which it is the candidate: by what their model holds, and only
+        where that is large enough by what it runs."""
         for find, now in ((self.held, replace(self.now, steps=())), (self.run, self.now)):
             found = find(settings)
             if found is None or not runs_the_same(found, now):
@@ -309,7 +309,8 @@ class _Search:
         return candidate
 
     def candidates(self, value: int) -> list[int]:
-        """What a number above 2 may become, from small to large; what selects may be less than what ranks share out."""
+        """Smaller values for a number above 2, from small to large; one that sizes a selection may be less than what
+        ranks share out."""
         selected = {number for one in self.now.steps for number in one.chosen or ()}
         shared = {number for shape in self.now.parameters.values() for number in shape}
         few = [one for one in (2, 4) if one < value and value in selected - shared]
@@ -318,7 +319,7 @@ class _Search:
     def with_size(
         self, path: Path, value: int, candidate: int, bounds: Mapping[tuple[Path, ...], int]
     ) -> Iterator[Mapping[Path, int]]:
-        """What changes with a number: nothing; where that is impossible, its equals; its multiples, in proportion; or
+        """Changes that go with a number: none; where that is impossible, its equals; its multiples, in proportion; or
         what indexes it and sizes nothing below it."""
         alone = {path: candidate}
         yield alone
