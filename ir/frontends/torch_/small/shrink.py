@@ -361,7 +361,7 @@ class _Search:
         return found is not None and [one.rows for one in found.steps] != [one.rows for one in self.now.steps]
 
     def restored(self, changed: Mapping[Path, Any]) -> bool:
-        """Whether the loss can be computed with these settings, which are taken then."""
+        """Whether the loss can be computed with these settings, which become the current ones then."""
         settings = _put(self.settings, changed)
         found = self.run(settings)
         if found is None or found.size > MOST_VALUES or self.computed(settings) is None:
@@ -372,7 +372,7 @@ class _Search:
     # Chances and limits
 
     def no_chances(self) -> None:
-        """Nothing random, as far as a number or a switch says how much."""
+        """The settings with nothing random, as far as a number or a switch controls it."""
         for path, value in sorted(numbers(self.settings), key=lambda one: type(one[1]) is bool):
             if all(one.chances is None for one in self.now.steps):
                 return

@@ -1,4 +1,4 @@
-"""A model tried on the meta device: built of settings, and one step of it watched.
+"""Trials of a model on the meta device: built from settings, with one step of it watched.
 
     Recipe, settings  ->  Run: parameters, buffers, lists of modules, and every operator with the shapes that it made
 
@@ -70,7 +70,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An operator that ran.
+    """An operator that ran, with its arguments and results.
 
     - `chances`: numbers that a random operator was given, else None.
     - `rows`: the length of what it looked up in, which no shape shows; `words`: an entry of the batch says where, or
@@ -108,12 +108,12 @@ class Run:
 
     @property
     def size(self) -> int:
-        """Numbers that it holds and makes."""
+        """The amount of numbers that the model holds and makes."""
         return sum(map(prod, self.held.values())) + sum(prod(shape) for one in self.steps for shape in one.shapes)
 
 
 def skeleton(model: nn.Module) -> Run:
-    """What a model holds, before it runs."""
+    """The tensors that a model holds, before it runs."""
     return Run(
         parameters={path: tuple(one.shape) for path, one in model.named_parameters(remove_duplicate=False)},
         buffers={path: tuple(one.shape) for path, one in model.named_buffers(remove_duplicate=False)},
@@ -143,7 +143,8 @@ def built(recipe: Recipe, settings: Settings) -> nn.Module | None:
 
 
 def run(model: nn.Module, recipe: Recipe, settings: Settings, seq: int) -> tuple[Run | None, int]:
-    """What a model holds and runs, if it does; and how many operators ran, if only until one failed."""
+    """The tensors and operators of a model, if it runs; with the number of operators that ran, if only until one
+    failed."""
     log = _Log(model)
     with _tried(recipe):
         _watch(log, recipe.source(model, settings), recipe, seq)
@@ -152,7 +153,7 @@ def run(model: nn.Module, recipe: Recipe, settings: Settings, seq: int) -> tuple
 
 
 def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
-    """The loss of the model of settings, with values that are drawn, if there is one."""
+    """The loss of the model of settings, on values that are drawn, if there is one."""
     if recipe.hooks.example_inputs is None:
         return None
     with _tried(recipe), torch.random.fork_rng(devices=()), torch.no_grad():
@@ -171,7 +172,7 @@ def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
 
 @contextlib.contextmanager
 def _tried(recipe: Recipe) -> Iterator[None]:
-    """Impossible settings raise, which is an answer; what hangs is refused."""
+    """Build and run impossible settings safely: an exception is an answer, and a run that hangs is refused."""
     with contextlib.suppress(_Impossible):
         try:
             with contained(recipe.place, TIME_LIMIT_S):
@@ -188,7 +189,7 @@ class _Impossible(Exception):
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """What models say of settings that are tried is not told."""
+    """Hide the messages of models whose settings are only tried."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -264,7 +265,7 @@ KNOWN: dict[Any, Meta | tuple[Meta, ...]] = {}
 
 
 def _made(func: Any, args: Any, kwargs: Any) -> Any:
-    """What an operator makes."""
+    """The results of an operator."""
     try:
         key = (func, _given(args), _given(tuple(kwargs.items()))) if _makes_anew(func) else None
         known = KNOWN.get(key)
@@ -287,7 +288,7 @@ def _makes_anew(func: Any) -> bool:
 
 
 def _given(one: Any) -> Any:
-    """What an operator is told by an argument."""
+    """An argument of an operator, as recorded."""
     if isinstance(one, list | tuple):
         return tuple(map(_given, one))
     if not isinstance(one, Tensor):

@@ -116,7 +116,7 @@ WHOLE = "whole_inputs"
 
 
 def _words(source: TorchSource, seq: int) -> int:
-    """What the indices of a batch of the user's are below, as far as one shows it: another one may have larger ones."""
+    """The bound of indices in a batch of the user's, as far as one batch shows it: another one may have larger ones."""
     make = source.hooks.example_inputs
     with guarded(source.place, TIME_LIMIT_S):
         made = make(2, seq) if make is not None else {}
@@ -163,7 +163,7 @@ SourceFileLoader({module}, _file).exec_module(_model)
 
 
 def _imported(file: Path, called: Mapping[str, str]) -> str:
-    """Names of a file's module, and what they are called here; a file may be called what no statement can import."""
+    """Names of a file's module, with their names here; a file may have a name that no statement can import."""
     if is_name(file.stem):
         names = (name if name == here else f"{name} as {here}" for name, here in called.items())
         return f"from {file.stem} import {', '.join(names)}  # noqa: E402"

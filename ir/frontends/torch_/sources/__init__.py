@@ -1,4 +1,4 @@
-"""What MODEL may be.
+"""Sources of torch models: the forms of MODEL.
 
 | module | what it has |
 |---|---|

@@ -24,7 +24,7 @@ from meshwright.ir.limits import MODULE_DEPTH, MODULES
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the user says about a model beyond its code."""
+    """The user's statements about a model beyond its code."""
 
     example_inputs: Callable[[int, int], Any] | None = None
     loss: Callable[[Any, Any], Tensor] | None = None
@@ -35,8 +35,8 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True)
 class TorchSource:
-    """A torch model to plan for. `place` is what errors call it; `config` is what the digest adds to names and shapes
-    of parameters."""
+    """A torch model to plan for. `place` is its name in errors; `config` is what the digest adds to names and shapes of
+    parameters."""
 
     framework: ClassVar = "torch_"
 
@@ -52,7 +52,7 @@ class TorchSource:
     """The parameters that are not in the dtype in which the factory made them, which was fp32."""
 
     def given(self, inputs: Any) -> Any:
-        """What the forward pass is given for these inputs: where parameters were cast, so are numbers in more than
+        """The arguments of the forward pass for these inputs: where parameters were cast, so are numbers in more than
         their precision, as mixed precision policies do; the loss reads the batch as it is."""
         low = self.cast[0].dtype if self.cast else None
         if low is None or not low.is_floating_point:
@@ -60,15 +60,15 @@ class TorchSource:
         return pytree.tree_map_only(Tensor, lambda one: one.to(low) if one.dtype is torch.float32 else one, inputs)
 
     def in_dtype(self, dtype: str) -> TorchSource:
-        """With parameters in fp32 in the dtype of a workload; others stay. So do buffers: tables of positions lose far
-        ones in half precision."""
+        """The source with parameters in fp32 cast to the dtype of a workload. Others stay, and so do buffers: tables of
+        positions lose far ones in half precision."""
         made = tuple(parameter for parameter in self.module.parameters() if parameter.dtype is torch.float32)
         for parameter in made:
             parameter.data = parameter.data.to(WORKLOAD_DTYPES[dtype])
         return replace(self, cast=made if dtype != "fp32" else ())
 
     def as_made(self) -> TorchSource | None:
-        """With all parameters in the dtypes in which the factory made them; None if they are."""
+        """The source with all parameters in the dtypes in which the factory made them; None if they are."""
         if not self.cast:
             return None
         for parameter in self.cast:
@@ -99,7 +99,7 @@ def source_from(factory: Factory, *, time_limit_s: float = TIME_LIMIT_S) -> Torc
 
 @contextlib.contextmanager
 def counted_modules(place: str) -> Iterator[None]:
-    """Build a model of no more modules than the limit: what makes or copies more is stopped where it does."""
+    """Build a model within the limit on modules: anything that makes or copies more is stopped on the spot."""
     count = 0
 
     def counting(make: Callable[..., None]) -> Callable[..., None]:
@@ -124,7 +124,7 @@ def counted_modules(place: str) -> Iterator[None]:
 
 
 def check_tree(model: nn.Module, place: str) -> None:
-    """Must: modules that contain one another as a tree, not too deep; torch walks them by calling itself."""
+    """Check that modules contain one another as a tree, not too deep; torch walks them recursively."""
     inside: dict[int, str] = {}
     done = set[int]()
     pending: list[tuple[nn.Module | None, str]] = [(model, "")]

@@ -102,7 +102,7 @@ def adopted(source: TorchSource) -> TorchSource:
 
 
 def _keep_no_cache(config: Any) -> None:
-    """For this is training; of a model of several parts, each has a configuration of its own."""
+    """Switch caches off for training; in a model of several parts, each has a configuration of its own."""
     config.use_cache = False
     for one in vars(config).values():
         if hasattr(one, "model_type") and getattr(one, "use_cache", False):
@@ -114,7 +114,7 @@ def _inputs(config: Any) -> tuple[str, ...]:
 
 
 def _check_head(settings: Mapping[str, Any], place: str) -> None:
-    """A configuration of a classifier says so; as a language model it would have other parameters."""
+    """Refuse the configuration of a classifier: as a language model it would have other parameters."""
     named = settings.get("architectures") or [""]
     head = str(named[0]).rpartition("For")[2]
     if head in named or not head or head in LANGUAGE_HEADS:
@@ -128,7 +128,7 @@ def _check_head(settings: Mapping[str, Any], place: str) -> None:
 
 
 def _transformers(place: str) -> Any:
-    """transformers, told before its import to stay off the network."""
+    """The transformers library, told before its import to stay off the network."""
     for switch in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         os.environ.setdefault(switch, "1")
     try:
@@ -143,7 +143,7 @@ def _transformers(place: str) -> Any:
 
 
 def _build(config: Any, dtype: torch.dtype, place: str) -> torch.nn.Module:
-    """The language model of a configuration, with random numbers for nobody to draw."""
+    """Build the language model of a configuration, without drawing random numbers."""
     from transformers.models.auto import modeling_auto as auto
 
     for factory, known, translates in (

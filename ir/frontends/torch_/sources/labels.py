@@ -1,4 +1,4 @@
-"""What the dimensions of a model's inputs are called, where its `dims` hook does not say.
+"""Labels of the dimensions of a model's inputs, where its `dims` hook does not give them.
 
 `example_inputs(batch, seq)` is asked twice more, for twice the batch and for twice the sequence: a dimension that
 doubles with the batch is "b", one that doubles with the sequence "s". A hook that refuses another size leaves its
@@ -22,7 +22,7 @@ PROBES = (("b", 2, 1), ("s", 1, 2))
 
 
 def labelled(source: TorchSource, example: Any, *, batch: int, seq: int) -> tuple[TorchSource, tuple[str, ...]]:
-    """The source with a label for every dimension that has one, and notes on what could not be found out."""
+    """The source with a label for every dimension that has one, and notes on those that could not be determined."""
     shapes = _shapes(source, example)
     check_dims(source.hooks.dims, shapes, source.place)
     unnamed = [name for name in shapes if name not in source.hooks.dims]

@@ -1,4 +1,4 @@
-"""What every language model without hooks of its own is trained on: tokens in, the next token out.
+"""Default training of language models without hooks: tokens in, the next token out.
 
     batch    {tokens: i64[b, s], targets: i64[b, s]}      targets are the tokens one further on; -100 asks for nothing
     loss     mean cross entropy over all targets that ask for something, in fp32

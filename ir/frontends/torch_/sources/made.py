@@ -1,4 +1,5 @@
-"""How a model was made: the calls that its factory made of classes, so that they can be made again with other numbers.
+"""The construction of a model: the calls that its factory made of classes, so that they can be repeated with other
+numbers.
 
     factory  ->  the arguments of every constructor that ran  ->  `Made`: code, and the settings in it
 
@@ -35,13 +36,13 @@ GENERATED = "<string>"
 
 
 class Unsaid(Exception):
-    """What cannot be said as code."""
+    """Something that cannot be expressed as code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A call of a class or a function: what it was given, with the calls in there; `settings` has the same without
-    them."""
+    """A call of a class or a function: its arguments, and the calls among them; `settings` are the arguments without
+    calls."""
 
     maker: Any
     given: Mapping[str, Any]
@@ -51,12 +52,13 @@ class Made:
         return {name: _settings(one) for name, one in self.given.items()}
 
     def again(self, settings: Mapping[str, Any]) -> Any:
-        """What the call makes of other settings."""
+        """The result of the call with other settings."""
         given = {name: _again(one, settings[name]) for name, one in self.given.items()}
         return self.maker(*given.pop(REST, ()), **given)
 
     def code(self, settings: Mapping[str, Any], name_of: Callable[[Any], str]) -> str:
-        """The call with other settings; `name_of` names classes and functions. What is said by default is left out."""
+        """The call with other settings, as code; `name_of` names classes and functions. Default arguments are left
+        out."""
         usual = _usual(self.maker)
         said = {name: _code(one, settings[name], name_of) for name, one in self.given.items() if name != REST}
         kept = [f"{name}={text}" for name, text in said.items() if name not in usual or text != repr(usual[name])]
@@ -67,7 +69,7 @@ class Made:
 
 
 def _usual(maker: Any) -> dict[str, Any]:
-    """The defaults of a call; those of C are not known."""
+    """The defaults of a call; those of C functions are unknown."""
     try:
         taken = inspect.signature(maker).parameters.values()
     except ValueError:
@@ -109,7 +111,8 @@ def _code(value: Any, settings: Any, name_of: Callable[[Any], str]) -> str:
 
 
 def made_by(factory: Callable[[], nn.Module]) -> Made | None:
-    """How the model of a factory was made; None where no code says it, or the same calls do not make the same model."""
+    """The construction of a factory's model; None where no code expresses it, or the same calls do not make the same
+    model."""
     calls = _Calls()
     with torch.device("meta"), Recorder():
         model = calls.watched(factory)
@@ -127,14 +130,15 @@ def _trained(model: nn.Module) -> list[bool]:
 
 
 class _Calls:
-    """What constructors were given, by the object that they made. Objects are kept, so that none gets another's id."""
+    """The arguments of constructors, by the object that they made. Objects are kept alive, so that no other one gets
+    their id."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.used: set[int] = set()
 
     def watched(self, make: Callable[[], Any]) -> Any:
-        """What is made, while calls are watched."""
+        """The objects made while calls are watched."""
         before = sys.getprofile()
         sys.setprofile(self.watch)
         try:
@@ -143,7 +147,7 @@ class _Calls:
             sys.setprofile(before)
 
     def watch(self, frame: FrameType, event: str, _: Any) -> None:
-        """What Python calls at every call."""
+        """The profiling hook, called by Python at every call."""
         if event != "call" or frame.f_code.co_name != "__init__" or not frame.f_code.co_argcount:
             return
         names, rest, named, values = inspect.getargvalues(frame)
@@ -193,7 +197,7 @@ def _only_named(frame: FrameType) -> Sequence[str]:
 
 
 def _copied(value: Any) -> Any:
-    """What a constructor may change is kept as it was given."""
+    """A copy of an argument that a constructor may change."""
     return value.copy() if type(value) in (list, dict) else value
 
 

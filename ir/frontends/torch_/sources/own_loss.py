@@ -22,7 +22,7 @@ NAME = "loss"
 
 
 def own_loss(outputs: Any) -> tuple[str, Tensor] | None:
-    """Where the loss is in the outputs of a model, as code that follows them, and the loss; None if there is none."""
+    """The loss among the outputs of a model, with its place as code that follows them; None if there is none."""
     if isinstance(outputs, Tensor):
         return ("", outputs) if _scalar(outputs) else None
     found = getattr(outputs, NAME, None)

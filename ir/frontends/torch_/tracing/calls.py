@@ -1,4 +1,4 @@
-"""Watching a forward pass without values, for `ir.graph.calls`: which modules it calls, and what it returns."""
+"""A forward pass watched without values, for `ir.graph.calls`: the modules that it calls, and its outputs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def calls_of(
     constants: Mapping[str, Constant] | None = None,
     stacks: Sequence[Stack] = (),
 ) -> Calls:
-    """How the model of a reference is called on a batch; `constants` and `stacks` are those of its capture, which has
-    shown that shortened ones stand for all. Raises `EmissionModel` for one that emitted code cannot call."""
+    """The calls of a reference's model on a batch; `constants` and `stacks` are those of its capture, which has shown
+    that shortened stacks stand for all. Raises `EmissionModel` for a model that emitted code cannot call."""
     made = model_file(source, reference)
     file = source.place
     example = example_batch(source, batch, seq)
@@ -84,7 +84,7 @@ def calls_of(
 
 
 def _again(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """The further paths of modules, each with the first one."""
+    """Additional paths of modules, each with the first one."""
     first: dict[nn.Module, str] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         if first.setdefault(module, path) != path:
@@ -107,7 +107,7 @@ def _undrawn(model: nn.Module) -> Iterator[str]:
 def _watched(
     source: TorchSource, inputs: dict[str, Tensor], batch: dict[str, Any], stacks: Sequence[Stack]
 ) -> tuple[frozenset[str], Any, Mapping[str, bool]]:
-    """The paths of the modules that it calls, what it returns, and the parameters that it writes into (`Writes`); its
+    """The paths of the modules that a model calls, its outputs, and the parameters that it writes into (`Writes`); its
     loss is computed too."""
     was_training = source.module.training
     source.module.train()
@@ -120,7 +120,7 @@ def _watched(
 
 
 def _alike(path: str, stacks: Sequence[Stack]) -> Iterator[str]:
-    """A path, and those in its place in blocks that are like its own."""
+    """A path, and the paths in its place in blocks like its own."""
     stack = next((one for one in stacks if one.shortened and one.holds(path)), None)
     if stack is None:
         yield path

@@ -1,4 +1,4 @@
-"""The front door for torch models: a source and a workload in, a fold out.
+"""Capture of torch models: a source and a workload in, a fold out.
 
     reduce      the stacks of the model, shortened to short walks          reduce.py
     trace       one training step of what is left                          export.py, operators/
@@ -93,7 +93,7 @@ def _captured(source: TorchSource, batch: int, seq: int, seed: int) -> Captured:
 
 
 def _untrained(source: TorchSource, fold: Fold) -> Iterator[str]:
-    """What is said of parameters that the model would train, and that no gradient comes to."""
+    """Notes on parameters that the model would train, but that no gradient reaches."""
     given = source.module.named_parameters(remove_duplicate=False)
     would = {path for path, parameter in given if parameter.requires_grad}
     held = {path for path, (param, _) in parameters(fold).items() if not param.requires_grad}

@@ -1,4 +1,4 @@
-"""Tracing a torch model: one training step, as `torch.export` sees it, in our vocabulary.
+"""The trace of a torch model: one training step, as `torch.export` sees it, in our vocabulary.
 
 In: a `TorchSource` (model and hooks) and one batch, both on the meta device. Out: `Traced`. The model is in train mode
 and the step includes the loss: what is planned is training. Nothing is executed and no weight exists; full-depth models
@@ -63,7 +63,8 @@ NESTED = 3
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a parameter or buffer is, by object: every path it has in the whole model (tied ones share an object)."""
+    """The identity of a parameter or buffer: every path that its object has in the whole model (tied ones share an
+    object)."""
 
     paths: Mapping[int, tuple[str, ...]]
     attributes: Mapping[int, tuple[Attribute, ...]] = field(default_factory=dict)
@@ -127,7 +128,7 @@ class Step(nn.Module):
 
 
 def arguments(model: nn.Module, batch: Any, place: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What of the batch the forward pass is given: a dict's entries by parameter name, anything else by position."""
+    """The arguments of the forward pass from a batch: a dict's entries by parameter name, anything else by position."""
     if not isinstance(batch, dict):
         return (tuple(batch) if isinstance(batch, list | tuple) else (batch,)), {}
     accepted = inspect.signature(model.forward).parameters
@@ -174,7 +175,7 @@ def alike(found: MeshwrightError | None, refused: MeshwrightError) -> bool:
 
 
 def failure(source: TorchSource, batch: Any) -> MeshwrightError | None:
-    """Why the model, merely run without values, is refused, if it is."""
+    """The reason why the model, merely run without values, is refused, if it is."""
     step, was_training = Step(source), source.module.training
     source.module.train()
     try:
@@ -193,7 +194,7 @@ def failure(source: TorchSource, batch: Any) -> MeshwrightError | None:
 
 @contextlib.contextmanager
 def _user_code(place: str) -> Iterator[None]:
-    """Where code of the user's is traced, or run as if it were."""
+    """Run or trace the user's code, with its errors as the user's."""
     with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         yield
@@ -213,7 +214,7 @@ def _export(step: Step, batch: Any, place: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch logs a page before it raises; the error that we make of it says the same in two lines."""
+    """Keep torch from logging a page before it raises: our error says the same in two lines."""
     names = ("torch._subclasses.fake_tensor", "torch.export", "torch.fx", "torch.fx.experimental.symbolic_shapes")
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.disabled for logger in loggers]
@@ -314,7 +315,7 @@ def _cast_where_read(graph: Graph) -> Graph:
 
 
 def _defined_at(loss: Any) -> str:
-    """Where the loss begins: torch's traces keep the lines of forward methods only."""
+    """The line where the loss begins: torch's traces keep the lines of forward methods only."""
     code = getattr(loss, "__code__", None)
     if code is None or Path(code.co_filename).is_relative_to(HOME):
         return ""
@@ -360,7 +361,7 @@ def named_leaves(batch: Any, model: nn.Module) -> list[tuple[str, Any]]:
 
 
 def _written(module: fx.GraphModule) -> set[fx.Node]:
-    """Placeholders whose storage the program writes to, regions included."""
+    """Placeholders whose storage the program writes to, in regions as well."""
     owner: dict[fx.Node, fx.Node] = {}
     found: set[fx.Node] = set()
     for node in module.graph.nodes:
@@ -393,7 +394,7 @@ def _written_inside(module: fx.GraphModule, node: fx.Node, owner: Mapping[fx.Nod
 
 
 def _check_trained(traced: Traced, step: Step) -> None:
-    """A loss that no parameter reaches is the user's to mend, so it is refused before anything is made of it."""
+    """Refuse a loss that no parameter reaches: it is the user's to mend, before anything is made of it."""
     graph = traced.graph
     if any(param.requires_grad for param in graph.params) and graph.loss not in graph.differentiable:
         raise NoLoss(
@@ -404,8 +405,8 @@ def _check_trained(traced: Traced, step: Step) -> None:
 
 
 def _as_trained(graph: Graph) -> Graph:
-    """The graph with parameters that no gradient of the loss comes to as ones that are not trained: torch makes them
-    no gradient, so that no optimizer steps them."""
+    """The graph with parameters that no gradient of the loss reaches marked as not trained: torch makes them no
+    gradient, so that no optimizer steps them."""
     trained = reached(graph)
     params = tuple(
         replace(param, requires_grad=param.requires_grad and param.value in trained) for param in graph.params

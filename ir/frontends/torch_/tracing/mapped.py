@@ -1,4 +1,4 @@
-"""What a model maps over samples (`torch.vmap`), as operators on whole batches.
+"""Mapped code (`torch.vmap`) as operators on whole batches.
 
 torch exports a mapped function as its operators on one sample, between calls that say where a dimension is mapped and
 where it is put back. Here these calls are made, on fake tensors, and what torch makes of the operators then is what
@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def write_out(module: fx.GraphModule) -> None:
-    """Replace what is mapped in a graph."""
+    """Replace mapped calls in a graph."""
     for node in [node for node in module.graph.nodes if _is(node, lazy_load_decompositions)]:
         module.graph.erase_node(node)  # it only loads some of torch's rules
     for nodes in list(_mapped(module.graph)):
@@ -41,7 +41,7 @@ def _mapped(graph: fx.Graph) -> Iterator[list[fx.Node]]:
 
 
 def _replace(module: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
-    """Put what torch makes of these nodes in their place."""
+    """Replace nodes by what torch makes of them."""
     graph, inside = module.graph, set(nodes)
     given = list(dict.fromkeys(one for node in nodes for one in node.all_input_nodes if one not in inside))
     left = [node for node in nodes if any(user not in inside for user in node.users)]

@@ -1,4 +1,4 @@
-"""Whether a model treats the blocks of a shortened list as it treats them where the list is whole.
+"""Blocks of a shortened list compared with those of the whole list: whether a model treats them alike.
 
 Code around blocks may treat them by their place:
 
@@ -57,15 +57,15 @@ class _Around(TorchFunctionMode):
         return made
 
     def taken(self) -> list[object]:
-        """What ran; forgotten then."""
+        """The functions that ran, which are forgotten then."""
         ran, self.ran = self.ran, []
         return ran
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What blocks were given, by list and position, call by call, with what ran before; and what those of a class
-    returned."""
+    """The arguments of blocks, by list and position, call by call, with the functions that ran before; and the results
+    of those of a class."""
 
     around: _Around = field(default_factory=_Around)
     calls: dict[tuple[str, int], list[tuple[object, str, list[Any]]]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _Seen:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """A block runs."""
+        """Note that a block runs."""
         self.around.inside += 1
         try:
             yield
@@ -87,13 +87,13 @@ class _Seen:
             self.around.inside -= 1
 
     def of_walks(self, stacks: Sequence[Stack]) -> list[object]:
-        """What blocks of the walks were given, in order; tensors are numbered as they come."""
+        """The arguments of blocks of the walks, in order; tensors are numbered as they come."""
         numbers: dict[int, int] = {}
         keys = [(stack.path, position) for stack in stacks for position in stack.walk]
         return [self._told(key, lambda leaf: numbers.setdefault(id(leaf), len(numbers))) for key in keys]
 
     def of_all(self) -> dict[tuple[str, int], object]:
-        """What every block was given; of tensors that several were given, which."""
+        """The arguments of every block, with the tensors that several were given."""
         leaves = [{id(leaf) for *_, words in own for leaf in words} for own in self.calls.values()]
         times = Counter(one for own in leaves for one in own)
         return {key: self._told(key, lambda leaf: id(leaf) if times[id(leaf)] > 1 else None) for key in self.calls}
@@ -114,8 +114,8 @@ _KNOWN: WeakKeyDictionary[nn.Module, dict[tuple[Stack, ...], bool]] = WeakKeyDic
 
 
 def called_alike(source: TorchSource, example: Any, stacks: tuple[Stack, ...]) -> bool:
-    """Whether blocks of the walks are given the same in both lists, and the others what those are given that stand for
-    them. Where either run fails, nothing speaks against it."""
+    """Whether blocks of the walks get the same arguments in both lists, and the others those of the blocks that stand
+    for them. Where either run fails, nothing speaks against it."""
     known = _KNOWN.setdefault(source.module, {})
     if stacks not in known:
         known[stacks] = _called_alike(source, example, stacks)
@@ -165,7 +165,7 @@ def _standing_for(stack: Stack, position: int) -> Iterator[int]:
 
 @contextmanager
 def _recorded(seen: _Seen, stack: Stack, position: int, place: int, block: nn.Module) -> Iterator[None]:
-    """Note what a block of the walk is given, and what it makes of that."""
+    """Record the arguments of a block of the walk, and its results."""
     forward = block.forward
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -184,7 +184,7 @@ def _recorded(seen: _Seen, stack: Stack, position: int, place: int, block: nn.Mo
 def _hollow(
     seen: _Seen, returned: Mapping[Class, Callable[[Sequence[Any]], Any]], stack: Stack, position: int, block: nn.Module
 ) -> Iterator[None]:
-    """Note what a block is given; return what one like it returned."""
+    """Record the arguments of a block; return the results of one like it."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -197,7 +197,7 @@ def _hollow(
 
 
 def _returns(made: Any, given: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-    """What returns the like: new tensors, but for those that were given, which it hands on."""
+    """A function that returns the like: new tensors, except for arguments that are passed on."""
     places = {id(leaf): at for at, leaf in enumerate(given) if isinstance(leaf, Tensor)}
     leaves, spec = pytree.tree_flatten(made)
 

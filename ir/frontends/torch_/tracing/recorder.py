@@ -1,4 +1,4 @@
-"""How buffers came about.
+"""The origin of buffers, recorded while a model is built.
 
 A model is built on the meta device, so a causal mask that it keeps in a buffer (`register_buffer("mask",
 torch.tril(…))`) has a shape but no values. While the factory runs, a `Recorder` notes each tensor that is made from
@@ -25,7 +25,7 @@ from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES
 
 
 class _Unrecorded(Exception):
-    """An operand of which nothing is known."""
+    """An operand of unknown origin."""
 
 
 NUMBER, COPY = "aten::_local_scalar_dense", "aten::_to_copy"
@@ -51,7 +51,7 @@ class _Value:
 
 
 class Recorder(TorchDispatchMode):
-    """Use as a context around the construction of a model."""
+    """A context around the construction of a model that records the origin of its tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Recorder(TorchDispatchMode):
         super().__exit__(*raised)
 
     def literal(self, made: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """Note a tensor that is made of Python's numbers, which no operator of torch makes."""
+        """Record a tensor that is made of Python's numbers, which no operator of torch makes."""
         if isinstance(made, Tensor) and made.is_meta and made.numel() <= MOST:
             self._values[id(made)] = (made, _Value(func, tuple(args), {**kwargs, "device": made.device}, 0))
 
@@ -98,7 +98,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _note(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        """Note what results are made of, if that has a value: nothing random, and nothing that is written in."""
+        """Record the operands of results that have values: nothing random, and nothing that is written into."""
         results = result if isinstance(result, list | tuple) else (result,)
         made = [one for one in results if isinstance(one, Tensor) and one.is_meta]
         if func._schema.is_mutable:
@@ -128,7 +128,7 @@ class Recorder(TorchDispatchMode):
 
 
 class _Literals(TorchFunctionMode):
-    """Tells a recorder of the tensors that are made of Python's numbers."""
+    """A mode that reports tensors made of Python's numbers to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -142,5 +142,5 @@ class _Literals(TorchFunctionMode):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """What tensors have alike that share memory, while one of them lives."""
+    """A key that tensors sharing memory have in common, while one of them lives."""
     return int(tensor.untyped_storage()._cdata)

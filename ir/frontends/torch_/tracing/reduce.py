@@ -32,8 +32,8 @@ _MODULE_STATE = frozenset(nn.Module().__dict__)
 
 
 def find_stacks(model: nn.Module, seed: int = 0, *, most: int = SHORT_WALK) -> tuple[Stack, ...]:
-    """Every list of blocks in which some are alike, but perhaps for numbers, outermost first; blocks that are not are
-    searched for lists of their own."""
+    """Every list of blocks in which some are alike, apart from open numbers, outermost first; blocks that are not alike
+    are searched for lists of their own."""
     found: list[Stack] = []
 
     def search(module: nn.Module, path: str) -> None:
@@ -78,13 +78,13 @@ def _numbered(keys: Sequence[Hashable]) -> tuple[int, ...]:
 
 
 def _but_for_numbers(key: _Key) -> Hashable:
-    """What a block is when numbers are left open (how deep it lies in its scales, how often it drops out)."""
+    """A block's key without its open numbers (its depth in scales, its dropout rates)."""
     structure, attributes = key
     return structure, tuple((name, None if type(v) in (int, float) else v) for name, v in attributes)
 
 
 def _keys(blocks: nn.Module) -> tuple[_Key, ...]:
-    """What each block of a list is, but for attributes that count the blocks."""
+    """A key of each block of a list, without attributes that count the blocks."""
     members = list(blocks.children())
     tokens = _Tokens()
     shapes = [_structure(block) for block in members]
@@ -100,7 +100,7 @@ def _keys(blocks: nn.Module) -> tuple[_Key, ...]:
 
 
 def _structure(block: nn.Module) -> Hashable:
-    """What a block is made of: submodules, parameters and buffers, and which of these are one tensor."""
+    """The structure of a block: submodules, parameters and buffers, and which of these are one tensor."""
     modules = tuple(
         (name, type(module).__module__, type(module).__qualname__) for name, module in block.named_modules()
     )
@@ -114,7 +114,7 @@ def _structure(block: nn.Module) -> Hashable:
 
 
 def _attributes(block: nn.Module, tokens: _Tokens) -> dict[str, Hashable]:
-    """The plain attributes of a block and its submodules, those that torch keeps for itself aside."""
+    """The plain attributes of a block and its submodules, without those that torch keeps for itself."""
     return {
         f"{path}.{name}": tokens.of(value)
         for path, module in block.named_modules(remove_duplicate=False)
@@ -135,7 +135,7 @@ def _counters(shapes: Sequence[Hashable], attributes: Sequence[dict[str, Hashabl
 
 
 def _counts(value: Hashable, position: int, offset: int | None) -> bool:
-    """Whether this value only says which block it is in."""
+    """Whether a value only says which block it is in."""
     return isinstance(value, int) and not isinstance(value, bool) and value - position == offset
 
 
@@ -211,8 +211,8 @@ def _shorten(model: nn.Module, stack: Stack, undo: list[Callable[[], None]]) -> 
 
 
 def _shorten_settings(settings: dict[str, Any], stack: Stack, undo: list[Callable[[], None]]) -> None:
-    """What the owner of the list, or its configuration, says about depth: the number of layers, and lists of one entry
-    per layer."""
+    """Shorten the depth in the settings of a list's owner, or its configuration: the number of layers, and lists of one
+    entry per layer."""
     for name, value in list(settings.items()):
         per_layer = isinstance(value, list | tuple) and len(value) == stack.depth
         counts = (

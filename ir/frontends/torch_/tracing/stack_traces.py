@@ -1,4 +1,4 @@
-"""Stack traces of a traced program that hold no more than is read of them.
+"""Short stack traces of a traced program: only the parts that are read.
 
 For every operator torch notes where it was called. It looks up the text of every line of every frame, most of them its
 own, which takes a third of the time of an export; `translate.source_line` reads the file and line of the innermost
@@ -23,7 +23,7 @@ _NAME = "CapturedTraceback"
 
 
 class _Short:
-    """A stack that was captured, in the place of torch's own class for it."""
+    """A captured stack, in the place of torch's own class for it."""
 
     def __init__(self, frames: list[FrameSummary]) -> None:
         self._frames = frames
@@ -46,7 +46,7 @@ class _Short:
 
 @contextlib.contextmanager
 def short() -> Iterator[None]:
-    """Let traces be captured in this way."""
+    """Capture traces in this way, within a context."""
     module: Any = torch.fx.proxy
     before = getattr(module, _NAME)
     setattr(module, _NAME, _Short)

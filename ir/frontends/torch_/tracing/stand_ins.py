@@ -1,4 +1,4 @@
-"""What stands in for parts of torch while a model is traced.
+"""Replacements for parts of torch while a model is traced.
 
 Parts of torch look at values, or run code that a trace cannot follow, where the shape of the step does not depend on
 it:
@@ -42,7 +42,7 @@ RECOMPUTE = "checkpoint() in the forward pass is not traced: what to recompute i
 
 @contextlib.contextmanager
 def standing_in(batch: Any) -> Iterator[list[str]]:
-    """Trace inside, on this batch; what there is to tell of it is in the list."""
+    """Trace on this batch within a context; notes are in the list that it yields."""
     notes: list[str] = []
 
     def told() -> None:
@@ -82,12 +82,12 @@ def _set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Prints nothing."""
+    """A function that prints nothing."""
 
 
 @contextlib.contextmanager
 def one_device() -> Iterator[None]:
-    """Have fake tensors of meta tensors be on the CPU, where code puts what it makes without a device."""
+    """Let fake tensors of meta tensors be on the CPU, where code puts tensors that it makes without a device."""
     make = FakeTensor.__new__
 
     def on_cpu(kind: Any, mode: Any, meta: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
@@ -126,13 +126,13 @@ def run_faked(run: Callable[[Callable[[], contextlib.AbstractContextManager[Fake
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """The same, as a trace would: code takes itself to be exported."""
+    """Run a function without values, as a trace would: code takes itself to be exported."""
     with faked(), as_exported():
         yield
 
 
 @contextlib.contextmanager
 def as_exported() -> Iterator[None]:
-    """Have code take itself to be traced by `torch.export`, where it is run on meta tensors: it looks at no values."""
+    """Let code take itself to be traced by `torch.export`, where it is run on meta tensors: it looks at no values."""
     with mock.patch("torch.compiler._is_compiling_flag", True), mock.patch("torch.compiler._is_exporting_flag", True):
         yield

@@ -1,4 +1,4 @@
-"""What of a training step its graph of operators does not say.
+"""Effects of a training step that its graph of operators does not express.
 
     derivatives   an autograd function may have a backward pass that is not the derivative of its forward pass, and a
                   graph has only the latter
@@ -40,7 +40,8 @@ SPREAD = 0.2
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[str]]:
-    """Run a step inside, with values or without; afterwards, what its graph would not say is in the list."""
+    """Run a step within a context, with values or without; afterwards, the list that it yields has the effects that its
+    graph would not express."""
     found: list[str] = []
     calls: dict[tuple[Any, ...], _Call] = {}
     apply = vars(Function)["apply"]  # written in Python, or in C since torch 2.14
@@ -61,7 +62,7 @@ def watched() -> Iterator[list[str]]:
 
 
 def states() -> tuple[Any, ...]:
-    """Of the generators of numpy and `random`, to be compared: who draws changes them."""
+    """The states of the generators of numpy and `random`, to be compared: drawing changes them."""
     name, keys, *counters = cast("tuple[Any, ...]", numpy.random.get_state())
     return random.getstate(), name, keys.tobytes(), *counters
 
@@ -94,20 +95,20 @@ class Writes(TorchDispatchMode):
 
 
 class _Context:
-    """What a forward pass is given in the place of the context that it keeps things for backward in."""
+    """The context object that a forward pass is given to save things for backward."""
 
     def __init__(self, given: int) -> None:
         self.needs_input_grad = (True,) * given
 
     def save_for_backward(self, *_: Any) -> None:
-        """Nothing is kept."""
+        """Save nothing."""
 
     save_for_forward = mark_dirty = mark_non_differentiable = set_materialize_grads = save_for_backward
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An autograd function, and what it was given."""
+    """A call of an autograd function, with its arguments."""
 
     kind: Any
     args: tuple[Any, ...]
@@ -147,7 +148,7 @@ class _Call:
         return False
 
     def _extents(self) -> Iterator[Mapping[int, int]]:
-        """What extents become in a trial: small ones, then what they are."""
+        """Extents for a trial: small ones, then the real ones."""
         large = sorted({size for one in self.tensors for size in one.shape if size > SMALL})
         yield {size: SMALL + 1 + at for at, size in enumerate(large)}
         if sum(prod(one.shape) for one in self.tensors) <= MOST_ELEMENTS:
@@ -159,7 +160,7 @@ class _Call:
         return self.kind.forward(_Context(len(args)), *args, **kwargs)
 
     def _given(self, extents: Mapping[int, int], positive: bool) -> tuple[list[Any], pytree.TreeSpec]:
-        """What it was given, with numbers that are drawn."""
+        """The arguments, with numbers that are drawn."""
         generator = torch.Generator().manual_seed(0)
 
         def draw(like: Any) -> Any:
@@ -175,7 +176,7 @@ class _Call:
         return [draw(one) for one in leaves], spec
 
     def _own(self, given: list[Any], spec: pytree.TreeSpec, leaves: Sequence[Tensor]) -> tuple[list[Any], list[Tensor]]:
-        """What it returns, and the gradients of its backward pass."""
+        """The results, and the gradients of the function's own backward pass."""
         args, kwargs = pytree.tree_unflatten(given, spec)
         with torch.enable_grad(), _seeded():
             made = pytree.tree_leaves(self.kind.apply(*args, **kwargs))
@@ -187,7 +188,7 @@ class _Call:
     def _derived(
         self, given: list[Any], spec: pytree.TreeSpec, leaves: Sequence[Tensor], chosen: Sequence[bool]
     ) -> tuple[Tensor, ...]:
-        """The derivative of its forward pass, which may write in place, by all that it is given."""
+        """The derivative of the forward pass, which may write in place, by all of its arguments."""
 
         def run(*those: Tensor) -> Tensor:
             left = iter(those)
