@@ -264,8 +264,7 @@ class Emitter:
         alias: int | None = None,
         strides: tuple[int, ...] | None = None,
     ) -> tuple[str, ...]:
-        """Emit one operator; returns its results. Where operands come out of a flattening of leading dimensions, it is
-        lifted."""
+        """Emit one operator; returns its results. Operands flattened from leading dimensions make it lifted."""
         values = tuple(self.value(operand) for operand in operands)
         lifted = self._lift(kind, values, types, dict(attrs or {})) if kind in LIFTED else None
         if lifted is None:
@@ -305,8 +304,7 @@ class Emitter:
         return results
 
     def _laid_out(self, op: Op, type_: Type) -> tuple[int, ...]:
-        """Strides of results: views lie where their operand does, elementwise results like their first operand of the
-        same shape."""
+        """Strides of results: those of a view's operand, or of the first operand of an elementwise result's shape."""
         if op.alias is not None:
             taken = op.operands[op.alias]
             return taken_strides(op, self.types[taken].shape, self.strides[taken], type_.shape)
