@@ -7,8 +7,8 @@ A search proves its answer by bounds (`planner.bounds`): none may exceed what th
 each configuration of a sample that no search has touched, these must hold, weakest first:
 
     least <= pipeline <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
-    floor <= price                                  of what fits: floors are about nothing else
-    floor's work, kept <= the base's                one micro-batch, before shapes: what floors are put together from
+    coarse <= price                                 of what fits: coarse bounds are about nothing else
+    its work, kept <= the base's                    one micro-batch, before shapes: the parts of coarse bounds
 
 `--published` holds the configurations of the table of runs against them, as people ran these, with uneven stages and
 whatever else no search draws; what bounds are not about (values on the host, some layers of a stage computed again) is
@@ -80,7 +80,7 @@ class Checked:
     price_s: float
     bounds_s: dict[str, float]
     shares: dict[str, float]
-    """Of the base's own work, and of what it keeps, how much floors say."""
+    """Of the base's own work, and of what it keeps, how much coarse bounds say."""
     lacks_bytes: float
     """By how much it does not fit by the bound, and by the evaluator; negative where it fits."""
     over_bytes: float
@@ -118,7 +118,7 @@ class Tally:
         return [f"{self.case}: {one.config}: {what}" for one in self.checked for what in one.violations]
 
     def tightness(self, name: str) -> list[float]:
-        """The bound as a share of the price, or of the bytes of the fullest stage; for floors, of what fits."""
+        """The bound as a share of the price, or of the bytes of the fullest stage; for coarse bounds, of what fits."""
         if name == "bytes":
             return [
                 (one.capacity_bytes + one.lacks_bytes) / (one.capacity_bytes + one.over_bytes) for one in self.checked
@@ -132,7 +132,7 @@ class Checker:
     def __init__(self, own: Opened) -> None:
         self.own = own
         self.common = Common(own.setting, own.evaluator.prices, own.setting.folds.at(LEAST_BATCH))
-        self.floors = CoarseBounds(self.common, own.space)
+        self.coarse = CoarseBounds(self.common, own.space)
         self._bounds: dict[Config, Bounds] = {}
 
     def bounds(self, config: Config) -> Bounds:
@@ -146,17 +146,17 @@ class Checker:
         micro-batches."""
         if (config.schedule, config.vp) not in self.own.space.schedules(config.pp, config.microbatches):
             return 0.0
-        return max(self.floors.bound_s(base_of(config), fine=fine) for fine in (False, True))
+        return max(self.coarse.bound_s(base_of(config), fine=fine) for fine in (False, True))
 
     def shares(self, base: Config, bounds: Bounds) -> dict[str, float]:
         """Of what a base does and keeps, how much the coarse or the fine floor says."""
         sizes, calls = {base.mbs, self.own.space.most_sequences}, self.common.calls
-        by_body = [self.floors.kept_bytes(base, size) for size in sizes]
+        by_body = [self.coarse.kept_bytes(base, size) for size in sizes]
         least = [max(float(one[at]) for one in by_body) for at in range(len(calls))]
         alone = [one / (bounds.room(((name, 1),)).kept or 1.0) for (name, _), one in zip(calls, least, strict=True)]
         together = sum(times * one for (_, times), one in zip(calls, least, strict=True))
         return {
-            "work": max(self.floors.work_s(base, size) for size in sizes) / bounds.work_s,
+            "work": max(self.coarse.work_s(base, size) for size in sizes) / bounds.work_s,
             "kept": max(*alone, together / (bounds.room(calls).kept or 1.0)),
         }
 

@@ -27,7 +27,7 @@ MESHED = ("xgmi",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sites:
+class Locations:
     """The pool, unit, island and host of every rank of a cluster; ids rise with the rank."""
 
     pool: Ints
@@ -58,7 +58,7 @@ class Wires:
 
 
 @lru_cache(maxsize=64)
-def sites_of(keyed: Same[Cluster]) -> Sites:
+def locations_of(keyed: Same[Cluster]) -> Locations:
     cluster = keyed.of
     pools, units, islands, hosts = [], [], [], []
     first_host = first_unit = first_island = 0
@@ -83,7 +83,7 @@ def sites_of(keyed: Same[Cluster]) -> Sites:
     matrix = None if cluster.matrix is None else np.asarray(cluster.matrix.rows, dtype=np.float64)
     if matrix is not None:
         matrix = np.minimum(matrix, matrix.T) * BYTES_PER_S_OF_GBPS
-    return Sites(
+    return Locations(
         pool=np.concatenate(pools),
         unit=np.concatenate(units),
         island=np.concatenate(islands),
@@ -132,25 +132,25 @@ ROOT_SLACK = 1e-9
 """Roots of whole cubes come out a little above; this is far below any other distance to a whole number."""
 
 
-def measured_rates(sites: Sites, group: Ints, tier: Tier) -> tuple[float, float] | None:
+def measured_rates(locations: Locations, group: Ints, tier: Tier) -> tuple[float, float] | None:
     """Rates from the link matrix: the slowest neighbours of the ring on this tier, and the slowest pair."""
-    if sites.matrix is None or (sites.by_host and tier not in ("rail", "pools")):
+    if locations.matrix is None or (locations.by_host and tier not in ("rail", "pools")):
         return None
-    ids = sites.host[group] if sites.by_host else group
-    ring = _tiers(sites, group, np.roll(group, -1)) == TIERS.index(tier)
-    rates = sites.matrix[ids, np.roll(ids, -1)][ring]
-    every = _tiers(sites, group[:, None], group[None, :]) == TIERS.index(tier)
+    ids = locations.host[group] if locations.by_host else group
+    ring = _tiers(locations, group, np.roll(group, -1)) == TIERS.index(tier)
+    rates = locations.matrix[ids, np.roll(ids, -1)][ring]
+    every = _tiers(locations, group[:, None], group[None, :]) == TIERS.index(tier)
     apart = every & (ids[:, None] != ids[None, :])
     if not apart.any():
         return None
-    pair = float(sites.matrix[np.ix_(ids, ids)][apart].min())
+    pair = float(locations.matrix[np.ix_(ids, ids)][apart].min())
     return (float(rates.min()) if rates.size else pair), pair
 
 
-def _tiers(sites: Sites, one: Ints, other: Ints) -> Ints:
+def _tiers(locations: Locations, one: Ints, other: Ints) -> Ints:
     """The tier between ranks, as its index in `TIERS`."""
     tier = np.full(np.broadcast(one, other).shape, TIERS.index("pools"), dtype=np.int64)
-    tier[np.broadcast_to(sites.pool[one] == sites.pool[other], tier.shape)] = TIERS.index("rail")
-    tier[np.broadcast_to(sites.host[one] == sites.host[other], tier.shape)] = TIERS.index("host")
-    tier[np.broadcast_to(sites.island[one] == sites.island[other], tier.shape)] = TIERS.index("island")
+    tier[np.broadcast_to(locations.pool[one] == locations.pool[other], tier.shape)] = TIERS.index("rail")
+    tier[np.broadcast_to(locations.host[one] == locations.host[other], tier.shape)] = TIERS.index("host")
+    tier[np.broadcast_to(locations.island[one] == locations.island[other], tier.shape)] = TIERS.index("island")
     return tier

@@ -40,10 +40,10 @@ from numpy.typing import NDArray
 from meshwright.cost_models.collectives.locations import (
     MESHED,
     Ints,
-    Sites,
+    Locations,
     Wires,
+    locations_of,
     measured_rates,
-    sites_of,
     torus_share,
 )
 from meshwright.cost_models.hardware.cluster import Cluster
@@ -201,7 +201,7 @@ def _moved_up(cluster: Cluster, *stages: tuple[int, ...]) -> tuple[tuple[int, ..
 
 @lru_cache(maxsize=_KEPT)
 def _group_by_value(keyed: Same[Cluster], ranks: tuple[int, ...], mesh: Mesh, axes: tuple[str, ...]) -> GroupShape:
-    return _slowest(keyed.of, sites_of(keyed), np.sort(groups_along(ranks, mesh, axes), axis=1))
+    return _slowest(keyed.of, locations_of(keyed), np.sort(groups_along(ranks, mesh, axes), axis=1))
 
 
 def groups_along(ranks: Sequence[int], mesh: Mesh, axes: Sequence[str]) -> Ints:
@@ -222,7 +222,7 @@ def groups_along(ranks: Sequence[int], mesh: Mesh, axes: Sequence[str]) -> Ints:
 @lru_cache(maxsize=1024)
 def _pairs_by_value(keyed: Same[Cluster], senders: tuple[int, ...], receivers: tuple[int, ...]) -> GroupShape:
     pairs = pairs_between(senders, receivers)
-    return _slowest(keyed.of, sites_of(keyed), np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1))
+    return _slowest(keyed.of, locations_of(keyed), np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1))
 
 
 def pairs_between(senders: Sequence[int], receivers: Sequence[int]) -> Ints:
@@ -248,34 +248,36 @@ class _Class:
     row: int
 
 
-def _slowest(cluster: Cluster, sites: Sites, groups: Ints) -> GroupShape:
+def _slowest(cluster: Cluster, locations: Locations, groups: Ints) -> GroupShape:
     """The slowest group; `groups` has one per row, in order of the ranks."""
     count, size = groups.shape
     if size == 1 or count == 0:
         rank = int(groups.flat[0]) if count else 0
-        return GroupShape(ranks=1, units=1, levels=(), devices=(sites.pools[int(sites.pool[rank])].device,))
-    shapes = [_shape(cluster, sites, groups[one.row], one) for one in _classes(sites, groups)]
+        return GroupShape(ranks=1, units=1, levels=(), devices=(locations.pools[int(locations.pool[rank])].device,))
+    shapes = [_shape(cluster, locations, groups[one.row], one) for one in _classes(locations, groups)]
     shapes.sort(key=lambda shape: (shape.ring_bytes_per_s, -shape.units, -len(shape.levels), shape.devices))
     narrowest, *others = dict.fromkeys(shapes)
     return replace(narrowest, also=tuple(others)) if others else narrowest
 
 
-def _classes(sites: Sites, groups: Ints) -> list[_Class]:
+def _classes(locations: Locations, groups: Ints) -> list[_Class]:
     """One group of every kind that occurs; among those that only a link matrix tells apart, the slowest."""
     count, size = groups.shape
-    islands, units, pools = (_distinct(ids[groups]) for ids in (sites.island, sites.unit, sites.pool))
-    every = int(sites.unit[-1]) + 1
+    islands, units, pools = (_distinct(ids[groups]) for ids in (locations.island, locations.unit, locations.pool))
+    every = int(locations.unit[-1]) + 1
     rows = np.repeat(np.arange(count), size)
-    keys, members = np.unique(rows * every + sites.unit[groups].ravel(), return_counts=True)
+    keys, members = np.unique(rows * every + locations.unit[groups].ravel(), return_counts=True)
     row_of, unit_of = keys // every, keys % every
     sharing = np.bincount(unit_of, weights=units[row_of] > 1, minlength=every)[unit_of]
     starts = np.flatnonzero(np.r_[True, np.diff(row_of) > 0])
     fewest, most = np.minimum.reduceat(members, starts), np.maximum.reduceat(members, starts)
     shared = np.maximum.reduceat(sharing, starts).astype(np.int64)
     crossing = int((pools > 1).sum())
-    first, last = sites.pool[groups[:, 0]], sites.pool[groups[:, -1]]
+    first, last = locations.pool[groups[:, 0]], locations.pool[groups[:, -1]]
     marks = np.stack([islands, units, pools, fewest, most, shared, first, last], axis=1)
-    order = np.arange(count) if sites.matrix is None else np.argsort(_matrix_rates(sites, groups), kind="stable")
+    order = (
+        np.arange(count) if locations.matrix is None else np.argsort(_matrix_rates(locations, groups), kind="stable")
+    )
     _, index = np.unique(marks[order], axis=0, return_index=True)
     return [_class(marks[row], crossing, int(row)) for row in order[np.sort(index)]]
 
@@ -291,25 +293,25 @@ def _distinct(ids: Ints) -> Ints:
     return count
 
 
-def _matrix_rates(sites: Sites, groups: Ints) -> NDArray[np.float64]:
+def _matrix_rates(locations: Locations, groups: Ints) -> NDArray[np.float64]:
     """The slowest measured neighbours of each group's ring."""
-    assert sites.matrix is not None
-    ids = sites.host[groups] if sites.by_host else groups
-    rates = sites.matrix[ids, np.roll(ids, -1, axis=1)]
+    assert locations.matrix is not None
+    ids = locations.host[groups] if locations.by_host else groups
+    rates = locations.matrix[ids, np.roll(ids, -1, axis=1)]
     least: NDArray[np.float64] = np.where(ids == np.roll(ids, -1, axis=1), np.inf, rates).min(axis=1)
     return least
 
 
-def _shape(cluster: Cluster, sites: Sites, group: Ints, one: _Class) -> GroupShape:
+def _shape(cluster: Cluster, locations: Locations, group: Ints, one: _Class) -> GroupShape:
     size = len(group)
-    indices = [int(index) for index in np.unique(sites.pool[group])]
-    wires = [sites.pools[index] for index in indices]
+    indices = [int(index) for index in np.unique(locations.pool[group])]
+    wires = [locations.pools[index] for index in indices]
     levels: list[Level] = []
     if size > one.islands:
-        levels.append(_island(wires, -(-size // one.islands), measured_rates(sites, group, "island")))
+        levels.append(_island(wires, -(-size // one.islands), measured_rates(locations, group, "island")))
     if one.islands > one.units:
         slowest = min(wires, key=lambda wire: wire.host)
-        rates = measured_rates(sites, group, "host")
+        rates = measured_rates(locations, group, "host")
         rate, pair = (slowest.host, slowest.host) if rates is None else rates
         levels.append(
             Level(
@@ -325,9 +327,11 @@ def _shape(cluster: Cluster, sites: Sites, group: Ints, one: _Class) -> GroupSha
         )
     transport = _transport(wires)
     if one.units > one.pools:
-        levels.append(_rail(sites, wires, one, transport, measured_rates(sites, group, "rail")))
+        levels.append(_rail(locations, wires, one, transport, measured_rates(locations, group, "rail")))
     if one.pools > 1:
-        levels.append(_between(cluster, indices, sites, wires, one, transport, measured_rates(sites, group, "pools")))
+        levels.append(
+            _between(cluster, indices, locations, wires, one, transport, measured_rates(locations, group, "pools"))
+        )
     return GroupShape(
         ranks=size,
         units=one.units,
@@ -357,9 +361,11 @@ def _island(wires: list[Wires], parts: int, measured: tuple[float, float] | None
     )
 
 
-def _rail(sites: Sites, wires: list[Wires], one: _Class, transport: str, measured: tuple[float, float] | None) -> Level:
+def _rail(
+    locations: Locations, wires: list[Wires], one: _Class, transport: str, measured: tuple[float, float] | None
+) -> Level:
     port, total = min(wire.port for wire in wires), min(wire.total for wire in wires)
-    part, alone, pair = _network_rates(sites, one, port, total, measured)
+    part, alone, pair = _network_rates(locations, one, port, total, measured)
     return Level(
         tier="rail",
         kind=transport,
@@ -374,14 +380,14 @@ def _rail(sites: Sites, wires: list[Wires], one: _Class, transport: str, measure
 
 
 def _network_rates(
-    sites: Sites, one: _Class, port: float, total: float, measured: tuple[float, float] | None
+    locations: Locations, one: _Class, port: float, total: float, measured: tuple[float, float] | None
 ) -> tuple[float, float, float]:
     """Network rates of a unit with all members sending, with one, and towards the slowest other unit."""
     groups = max(1, one.sharing)
     if measured is None:
         part = min(one.fewest * port, total / groups)
         return part, min(port, total / groups), part
-    if sites.by_host:  # what two hosts manage together
+    if locations.by_host:  # what two hosts manage together
         ring, pair = (min(one.fewest * port, rate / groups) for rate in measured)
         return ring, min(port, measured[0] / groups), pair
     crowd = total / port if np.isfinite(total) else 1.0  # a pair alone; so many ports has a host
@@ -392,14 +398,14 @@ def _network_rates(
 def _between(
     cluster: Cluster,
     indices: list[int],
-    sites: Sites,
+    locations: Locations,
     wires: list[Wires],
     one: _Class,
     transport: str,
     measured: tuple[float, float] | None,
 ) -> Level:
     port, total = min(wire.port for wire in wires), min(wire.total for wire in wires)
-    part, alone, pair = _network_rates(sites, one, port, total, measured)
+    part, alone, pair = _network_rates(locations, one, port, total, measured)
     names = [cluster.pools[index].name for index in indices]
     ways = [way for near, far in pairwise(names) if (way := route(near, far, cluster.links)) is not None]
     latency = max((sum(link.latency.value for link in way) for way in ways), default=latency_of(transport).value)

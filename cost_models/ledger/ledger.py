@@ -19,9 +19,9 @@ one left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gat
 Memory-bound operators are charged by the bytes that they move, chains of them as one kernel (`chains`).
 
 Body programs that differ in storage or recomputation, or in copies and with them the batch, have lists of statements in
-common, whose forms are equal (`signatures`). What a list asks for depends on nothing else of its body but which names
-are weights and, where a stack joins chains, on what is read outside of the list. So it is written down once for each
-list of forms, and remembered in the `Known` of whoever prices many.
+common, whose signatures are equal (`signatures`). What a list asks for depends on nothing else of its body but which
+names are weights and, where a stack joins chains, on what is read outside of the list. So it is written down once for
+each list of signatures, and remembered in the `Known` of whoever prices many.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from meshwright.cost_models.ledger.operators import (
     model_flops_of,
     weights_of,
 )
-from meshwright.cost_models.ledger.signatures import BUCKETED, bucketed_bytes, forms, group_bytes
+from meshwright.cost_models.ledger.signatures import BUCKETED, bucketed_bytes, group_bytes, statement_signatures
 from meshwright.ir.graph.graph import ITEMSIZE
 from meshwright.ir.program.program import (
     BodyProgram,
@@ -183,7 +183,7 @@ class _Bookkeeper:
         self.weights = weights_of(body)
         self.ending = ending_biases(body, self.weights) if self.style == "fused" else frozenset[str]()
         self.read = (workload, self.precision, self.one_loss, self.picks, self.weights, self.ending, self.outside)
-        """What lists depend on beside their forms."""
+        """What lists depend on beside their signatures."""
 
     def ledger(self) -> Ledger:
         phases = dict.fromkeys(PHASES, EMPTY) | {"update": self.stepped(), "weights": self.added()}
@@ -220,7 +220,7 @@ class _Bookkeeper:
 
     def listed(self, phase: str, statements: Sequence[Statement]) -> Mapping[str, Phase]:
         """The kernels and transmissions of a list."""
-        key = (phase, forms(statements, self.body), bucketed_bytes(statements, self.body), self.read)
+        key = (phase, statement_signatures(statements, self.body), bucketed_bytes(statements, self.body), self.read)
         if key not in self.known:
             found = _List(self, phase)
             found.walk(statements)

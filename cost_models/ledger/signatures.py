@@ -1,18 +1,18 @@
-"""Statement signatures ("forms"): what statements are on one rank, whatever the batch and the number of copies.
+"""Statement signatures: what statements are on one rank, whatever the batch and the number of copies.
 
 Twice as many copies of a model, at twice the batch, run the same lists of statements on each rank, in the same local
 shapes. So does a program of another mesh wherever an axis leaves a rank the same share. Such statements have one
-*form*, and whatever is derived from a list in local terms (kernels and bytes on wires: `ledger`; what is held:
-`liveness`) is derived once for all lists of the same forms.
+*signature*, and whatever is derived from a list in local terms (kernels and bytes on wires: `ledger`; what is held:
+`liveness`) is derived once for all lists of the same signatures.
 
-    form(statement) = what it does, under which names, and for every name the elements and the dtype on this rank
+    signature(statement) = what it does, under which names, and for every name the elements and the dtype on this rank
 
 What it does, of an operator: its rule without sizes, and the local size of every loop. Of a transmission: the step, and
 the whole tensor of the group. Parameters and their gradients on their way from and to shards, which are as small as
-there are copies, have forms without sizes: walks of what is held do not count them, and who does asks for their
+there are copies, have signatures without sizes: walks of what is held do not count them, and who does asks for their
 `bucketed_bytes` too.
 
-Must: all that a ledger's lists and the walks of `storages` read of a statement follows from its form.
+Must: all that a ledger's lists and the walks of `storages` read of a statement follows from its signature.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUCKETED = frozenset(("parameter", "sync", "update"))
 """Why parameters and their gradients move: those of one body travel together, as an FSDP unit or a gradient bucket."""
 
 MOST_STATEMENTS = 1 << 17
-"""Whose forms are remembered; each takes about a kilobyte."""
+"""Whose signatures are remembered; each takes about a kilobyte."""
 
 _numbers = count()
 _known: dict[int, int] = {}
@@ -43,15 +43,15 @@ _holding: list[Statement] = []
 """Those statements, so that no other one takes their place."""
 
 
-def forms(statements: Sequence[Statement], body: BodyProgram) -> tuple[int, ...]:
-    """The form of every statement, as a number: equal numbers are equal forms."""
+def statement_signatures(statements: Sequence[Statement], body: BodyProgram) -> tuple[int, ...]:
+    """The signature of every statement, as a number: equal numbers are equal signatures."""
     places = tuple(map(id, statements))
     try:
         return tuple(map(_known.__getitem__, places))
     except KeyError:
         for statement in statements:
             if id(statement) not in _known:
-                _known[id(statement)] = _number(_form(statement, body))
+                _known[id(statement)] = _number(_signature(statement, body))
                 _holding.append(statement)
         found = tuple(map(_known.__getitem__, places))
     if len(_known) >= MOST_STATEMENTS:
@@ -61,13 +61,13 @@ def forms(statements: Sequence[Statement], body: BodyProgram) -> tuple[int, ...]
 
 
 @lru_cache(maxsize=MOST_STATEMENTS)
-def _number(form: tuple[object, ...]) -> int:
-    """The number of a form, the same for equal forms. A form that was forgotten gets a new one, so that no number ever
-    has two meanings."""
+def _number(signature: tuple[object, ...]) -> int:
+    """The number of a signature, the same for equal signatures. A signature that was forgotten gets a new one, so that
+    no number ever has two meanings."""
     return next(_numbers)
 
 
-def _form(statement: Statement, body: BodyProgram) -> tuple[object, ...]:
+def _signature(statement: Statement, body: BodyProgram) -> tuple[object, ...]:
     names = (*operands_of(statement), *results_of(statement))
     if isinstance(statement, Move):
         what = (statement.step.kind, statement.step.axes, statement.reason, names)

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from meshwright.cost_models.ledger.signatures import forms
+from meshwright.cost_models.ledger.signatures import statement_signatures
 from meshwright.cost_models.memory.fullest import Fullest, Mix
 from meshwright.cost_models.memory.routing import routing_of
 from meshwright.cost_models.memory.storages import Names, Shared, rule_of, shared
@@ -79,8 +79,8 @@ class PassMemory:
 
 
 class _Alike:
-    """A body program as a key: equal to another one that runs lists of the same forms between the same ends and keeps
-    the same, as programs do that differ only in where the optimizer's states lie, or in copies."""
+    """A body program as a key: equal to another one that runs lists of the same signatures between the same ends and
+    keeps the same, as programs do that differ only in where the optimizer's states lie, or in copies."""
 
     __slots__ = ("body", "form")
 
@@ -88,8 +88,8 @@ class _Alike:
         self.body = body
         ends = (*body.inputs, *body.outputs, *(name for name in (*body.input_grads, *body.output_grads) if name))
         self.form = (
-            forms(body.forward, body),
-            forms(body.backward, body),
+            statement_signatures(body.forward, body),
+            statement_signatures(body.backward, body),
             body.kept,
             (body.inputs, body.outputs, body.input_grads, body.output_grads),
             tuple([shared(body, name) for name in ends]),
@@ -106,12 +106,12 @@ class _Alike:
 
 
 def passes_of(body: BodyProgram, workload: Workload, repeated: bool, *, apart: bool) -> PassMemory:
-    """The memory of a body program's passes, computed once for all programs of one form."""
-    return _of_form(_Alike(body), sizeless(workload), repeated, apart)
+    """The memory of a body program's passes, computed once for all programs of one signature."""
+    return _of_signature(_Alike(body), sizeless(workload), repeated, apart)
 
 
 @lru_cache(maxsize=8192)
-def _of_form(key: _Alike, workload: Workload, repeated: bool, apart: bool) -> PassMemory:
+def _of_signature(key: _Alike, workload: Workload, repeated: bool, apart: bool) -> PassMemory:
     return pass_memory(key.body, workload, repeated, apart=apart)
 
 

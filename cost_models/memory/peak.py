@@ -46,7 +46,7 @@ from meshwright.cost_models.hardware.quantity import Kind, weakest_kind
 from meshwright.cost_models.memory.body import BodyMemory, body_memory
 from meshwright.cost_models.memory.in_flight import State, states_of
 from meshwright.cost_models.memory.stage import Parts, StageMemory, stages_of
-from meshwright.cost_models.memory.stage_buffers import passings
+from meshwright.cost_models.memory.stage_buffers import stage_buffers
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.schedule import makes_weights_apart
 from meshwright.ir.errors import WorkloadImpossible
@@ -268,7 +268,7 @@ class _Group:
         self.left_behind = sum(one.left_behind * times for one, times in calls)
         self.stepped = sum(one.stepped * times for one, times in calls)
         self.stepping = max(one.stepping for one, _ in calls)
-        self.passings = passings(program, self.numbers, summaries)
+        self.buffers = stage_buffers(program, self.numbers, summaries)
         self.outlasting = any(stage.stays_cast or stage.lingers for stage in memories)
         """Whether anything stays that an action left."""
         mesh = stages[0].mesh
@@ -298,7 +298,7 @@ class _Group:
         left = self.gradients - self.left_behind
         step = {"gradients": left + self.placeholders, "transient": self.stepped + self.stepping}
         resting = {name: size for name, size in self.state.items() if name != "gathered"}
-        passed = {"activations": self.passings.always if self.passings else 0.0}
+        passed = {"activations": self.buffers.always if self.buffers else 0.0}
         end = Parts(instant="optimizer").plus(resting, step, passed, apart=self.pooled_gradients)
         best = max(end, self.at(max((*states, *self.last()), key=self.own_at)), key=lambda parts: parts.own)
         finished = _finished(best, self.pools - best.apart, self.communicators, capacity, profile)
@@ -316,7 +316,7 @@ class _Group:
         runtime = profile.block_bytes + profile.context_bytes + self.communicators * profile.communicator_bytes
         room = (capacity * (1 - profile.margin_share) - runtime) / (1 + profile.fragments_share)
         always = sum(self.state.values()) + self.gradients + self.placeholders + profile.workspace_bytes
-        always += self.pools - self.pooled_gradients + (self.passings.most if self.passings else 0.0)
+        always += self.pools - self.pooled_gradients + (self.buffers.most if self.buffers else 0.0)
         always += sum(stage.stays_cast + stage.lingers for stage in self.stages)
         working = []
         for stage in self.stages:
@@ -350,11 +350,11 @@ class _Group:
             own += live * stage.kept_bytes + waiting * stage.waiting_bytes
             own += stage.gradients - stage.pooled_gradients if has and not self.from_start else 0.0
         own += self.left_cast(state) + self.lingering(state) if self.outlasting else 0.0
-        return own + self.passing(state)
+        return own + self.buffered(state)
 
-    def passing(self, state: State) -> float:
+    def buffered(self, state: State) -> float:
         """Bytes of messages that are not kept anyway."""
-        return self.passings.beside(state, self.numbers.index(state.stage)) if self.passings else 0.0
+        return self.buffers.beside(state, self.numbers.index(state.stage)) if self.buffers else 0.0
 
     def left_cast(self, state: State) -> float:
         """Bytes that other stages have gathered since they went back."""
@@ -374,7 +374,7 @@ class _Group:
         for stage, live, waiting in zip(self.stages, state.live, state.waiting, strict=True):
             parts.add(stage.kept, live)
             parts.add({"activations": stage.waiting_bytes}, waiting)
-        parts.add({"activations": self.passing(state), "gathered": self.left_cast(state)})
+        parts.add({"activations": self.buffered(state), "gathered": self.left_cast(state)})
         graded, pooled = self.gradients, self.pooled_gradients
         if not (self.from_start or all(state.graded)):
             having = [stage for stage, has in zip(self.stages, state.graded, strict=True) if has]

@@ -34,7 +34,7 @@ from meshwright.ir.sharding.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passing:
+class StageBuffer:
     """Messages of one stage, for one micro-batch, in bytes."""
 
     buffers: float = 0.0
@@ -50,13 +50,13 @@ class Passing:
 
 
 @dataclass(frozen=True, slots=True)
-class Passings:
+class StageBuffers:
     """Messages of the stages of a group of ranks.
 
     - `waits` is what schedule waits for messages: "each", "gradients at the end", "at the end".
     """
 
-    stages: tuple[Passing, ...]
+    stages: tuple[StageBuffer, ...]
     microbatches: int
     waits: str
 
@@ -97,24 +97,28 @@ def runtime_of(program: Program) -> Runtime:
     return "torch" if len({stage.mesh for stage in program.stages}) == 1 else "emitted"
 
 
-def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str, BodyMemory]) -> Passings | None:
+def stage_buffers(
+    program: Program, numbers: tuple[int, ...], summaries: Mapping[str, BodyMemory]
+) -> StageBuffers | None:
     """Messages that a group of ranks holds, where torch's pipelines pass them."""
     runtime = runtime_of(program)
     if runtime == "none":
         return None
     ranks = program.stages[numbers[0]].ranks
     if runtime == "emitted":
-        passed = (Passing(left=_left(program, number)) for number in numbers)
-        return Passings(tuple(passed), program.microbatches, "each")
+        passed = (StageBuffer(left=_left(program, number)) for number in numbers)
+        return StageBuffers(tuple(passed), program.microbatches, "each")
     kinds = "".join(computing(actions) for group, actions in program.actions if group == ranks)
     if len(numbers) > 1 or not {"I", "W"}.isdisjoint(kinds):
         waits = "at the end"
     else:
         waits = "gradients at the end" if kinds.index("B") == program.microbatches > 1 else "each"
-    return Passings(tuple(_passing(program, number, summaries) for number in numbers), program.microbatches, waits)
+    return StageBuffers(
+        tuple(_stage_buffer(program, number, summaries) for number in numbers), program.microbatches, waits
+    )
 
 
-def _passing(program: Program, number: int, summaries: Mapping[str, BodyMemory]) -> Passing:
+def _stage_buffer(program: Program, number: int, summaries: Mapping[str, BodyMemory]) -> StageBuffer:
     stage = program.stages[number]
     names = [name for _, name in stage.calls()]
     first = summaries[names[0]].passes
@@ -124,7 +128,7 @@ def _passing(program: Program, number: int, summaries: Mapping[str, BodyMemory])
     tables = sum(_size(hop, hop.target, stage.mesh) for hop in entering if not hop.differentiable)
     shared = sum({key: size for name in names for key, size in summaries[name].passes.shared}.values())
     back = [hop for hop in entering if hop.differentiable and program.stages[hop.from_stage].ranks != stage.ranks]
-    return Passing(
+    return StageBuffer(
         buffers=activations + tables + sum(_size(hop, hop.source, stage.mesh) for hop in leaving),
         within=min(activations, sum(size for _, size in first.entered)) + min(tables, shared),
         running=activations + min(tables, shared),

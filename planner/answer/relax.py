@@ -128,7 +128,7 @@ def _margin(solved: Solved) -> Iterator[Relaxation]:
     profile = published()
     share = profile.memory.margin_share / 2
     common = solved.search.common
-    if solved.search.floors.resting_bytes > common.capacity * (1 - share) / (1 - 2 * share):
+    if solved.search.coarse.resting_bytes > common.capacity * (1 - share) / (1 - 2 * share):
         return
     memory = replace(profile.memory, margin_share=share)
     found = _on(solved, solved.ask, solved.setting.folds, replace(profile, memory=memory))

@@ -47,8 +47,8 @@ from meshwright.planner.space.declared import Space
 Indices = npt.NDArray[np.intp]
 
 CAUTION = 0.97
-"""Of what anchors say. `benchmarks.bound_check` prints how much floors say of random bases at most: up to 0.975 of
-their work, so that half a percent of this is needed."""
+"""Of what anchors say. `benchmarks.bound_check` prints how much coarse bounds say of random bases at most: up to 0.975
+of their work, so that half a percent of this is needed."""
 
 
 @dataclass(frozen=True, slots=True)

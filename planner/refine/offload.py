@@ -6,7 +6,7 @@ end of the step reads. There the host makes the step (`offload=optimizer`, ZeRO-
 
 Which configurations are worth a price is estimated: those that the bounds of memory let in without that state and not
 with it, by what they take at least and by what the host takes for the largest state of a rank; first of bases by
-floors, then of their configurations by bounds. The bound of the space does not hold for these plans.
+coarse bounds, then of their configurations by bounds. The bound of the space does not hold for these plans.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from meshwright.planner.search.search import Found, Search
 WORD = "optimizer"
 
 MOST_BASES = 12
-"""That are looked into, the quickest by floors."""
+"""That are looked into, the quickest by coarse bounds."""
 MOST_TRIED = 12
 """Configurations that are priced."""
 
@@ -61,14 +61,14 @@ def _stepped_bytes_per_s(search: Search) -> float:
 
 def _bases(search: Search) -> list[Config]:
     """The quickest kernel configurations that have room for everything but that state."""
-    space, floors, most = search.space, search.floors, search.space.most_sequences
+    space, coarse, most = search.space, search.coarse, search.space.most_sequences
     found: list[tuple[float, int, Config]] = []
     for number, base in enumerate(space.bases()):
-        used, work_s = floors.used_bytes(base, most), floors.work_s(base, most)
+        used, work_s = coarse.used_bytes(base, most), coarse.work_s(base, most)
         for sized in space.pipelined(base):
-            step_s = sized.microbatches / sized.pp * work_s * floors.common.straggling
-            fullest = floors.fullest(sized, used, offloaded=True) if step_s < WORTH * search.upper_s else None
-            if fullest is not None and floors.common.with_runtime(fullest).min() <= floors.common.capacity:
+            step_s = sized.microbatches / sized.pp * work_s * coarse.common.straggling
+            fullest = coarse.fullest(sized, used, offloaded=True) if step_s < WORTH * search.upper_s else None
+            if fullest is not None and coarse.common.with_runtime(fullest).min() <= coarse.common.capacity:
                 found.append((step_s, number, base))
     quickest = dict.fromkeys(base for _, _, base in sorted(found))
     return list(quickest)[:MOST_BASES]
@@ -80,7 +80,7 @@ def _promising(search: Search, base: Config, bytes_per_s: float) -> Iterator[tup
     workload = search.setting.workload
     host_s = step_bytes_per_element(workload) / ((workload.states.master + workload.moments) * bytes_per_s)
     try:
-        bounds = Bounds(search.common, search.floors.priced(base))
+        bounds = Bounds(search.common, search.coarse.priced(base))
     except MeshwrightError:
         return
     for pipeline in search.space.pipelines(base):

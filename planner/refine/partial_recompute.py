@@ -7,9 +7,9 @@ than the answer and is a little too full may fit with a few layers treated so, a
     activations:N      kept on the host, where the target can (Megatron-LM's cpu_offloading_num_layers)
 
 Which configurations are worth a try is estimated: what they take as they are, and the share of their activations that
-does not fit times what it costs to treat all of them so; first of bases by floors, then of their configurations by
-bounds. Of each that looks best the least N that fits is sought; the evaluator prices every step.
-The bound of the space does not hold for these plans.
+does not fit times what it costs to treat all of them so; first of bases by coarse bounds, then of their configurations
+by bounds. Of each that looks best the least N that fits is sought; the evaluator prices every step. The bound of the
+space does not hold for these plans.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ class Treated:
 
     @staticmethod
     def of(search: Search, base: Config, way: Partial) -> Treated:
-        floors, most = search.floors, search.space.most_sequences
-        work_s = floors.work_s(base, most)
+        coarse, most = search.coarse, search.space.most_sequences
+        work_s = coarse.work_s(base, most)
         if way is RECOMPUTED:
-            return Treated(work_s, floors.work_s(replace(base, recompute="full"), most) - work_s, 0.0)
+            return Treated(work_s, coarse.work_s(replace(base, recompute="full"), most) - work_s, 0.0)
         kept = sum(
-            times * one for (_, times), one in zip(floors.common.calls, floors.kept_bytes(base, most), strict=True)
+            times * one for (_, times), one in zip(coarse.common.calls, coarse.kept_bytes(base, most), strict=True)
         )
         wire = max(pool.device.host_link.share_bytes_per_s for pool in search.prices.cluster.pools)
         return Treated(work_s, 2 * kept / wire, 2 * work_s / 3)  # there behind a third of the work, forward, and back
@@ -122,8 +122,8 @@ class Treated:
 def bases(search: Search, way: Partial) -> list[Config]:
     """Kernel configurations without recomputation, of the kinds that were priced, the quickest kinds first: of each
     kind the quickest, with whatever does not fit treated."""
-    space, floors = search.space, search.floors
-    room = floors.common.capacity - floors.common.with_runtime(0.0)
+    space, coarse = search.space, search.coarse
+    room = coarse.common.capacity - coarse.common.with_runtime(0.0)
     ranked = sorted(search.found.values(), key=lambda one: (one.step_s, str(one.config)))
     kinds = list(dict.fromkeys(_kind(one.config) for one in ranked))[:MOST_KINDS]
     alike: dict[tuple[object, ...], list[tuple[float, int, Config]]] = {kind: [] for kind in kinds}
@@ -132,11 +132,11 @@ def bases(search: Search, way: Partial) -> list[Config]:
             continue
         treated = Treated.of(search, base, way)
         kept, least = (
-            floors.kept_bytes(replace(base, recompute=again), space.most_sequences) for again in ("none", "full")
+            coarse.kept_bytes(replace(base, recompute=again), space.most_sequences) for again in ("none", "full")
         )
         for sized in space.pipelined(base):
-            times = sized.microbatches / sized.pp * floors.common.straggling
-            fullest, state = (floors.fullest_bytes(sized, one, sharded=True) for one in (kept, least))
+            times = sized.microbatches / sized.pp * coarse.common.straggling
+            fullest, state = (coarse.fullest_bytes(sized, one, sharded=True) for one in (kept, least))
             if times * treated.work_s < WORTH * search.upper_s and state < min(room, fullest) and fullest < inf:
                 share = max(0.0, fullest - room) / (fullest - state)
                 alike[_kind(base)].append((times * (treated.work_s + treated.seconds(share)), number, base))
@@ -153,7 +153,7 @@ def promising(search: Search, base: Config, way: Partial) -> Iterator[tuple[floa
     do, where that beats the answer."""
     space, most, treated = search.space, WORTH * search.upper_s, Treated.of(search, base, way)
     try:
-        bounds = Bounds(search.common, search.floors.priced(base))
+        bounds = Bounds(search.common, search.coarse.priced(base))
     except MeshwrightError:
         return
     for pipeline in space.pipelines(base):

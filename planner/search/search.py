@@ -90,7 +90,7 @@ class Waiting:
     config: Config = field(compare=False)
     bounds: Bounds | None = field(default=None, compare=False)
     ran: bool = field(default=False, compare=False)
-    """Whether its fine floor was taken; of a configuration, whether its schedule was run."""
+    """Whether its finer bound was taken; of a configuration, whether its schedule was run."""
 
 
 class Search:
@@ -122,7 +122,7 @@ class Search:
         self.quickest: dict[tuple[object, ...], float] = {}
         """Per family and sequences, the least time of any shape that computes nothing again."""
         self.common = Common(setting, prices, setting.folds.at(LEAST_BATCH))
-        self.floors = CoarseBounds(self.common, space)
+        self.coarse = CoarseBounds(self.common, space)
 
     def run(
         self, known: Iterable[Baseline], first: Iterable[Config] = (), until_s: float | None = None
@@ -154,7 +154,7 @@ class Search:
     def steps(self, late: Callable[[], bool]) -> Iterator[None]:
         """Queue every kernel configuration, and expand the least bound until nothing left can be better."""
         for number, base in enumerate(self.space.bases()):
-            bound = self.floors.bound_s(base)
+            bound = self.coarse.bound_s(base)
             if bound < inf:
                 heapq.heappush(self.heap, Waiting(bound, number, base))
             if late():
@@ -214,7 +214,7 @@ class Search:
     def hopeless(self) -> bool:
         """Whether parameter state alone exceeds the memory of all devices together, so that neither smaller batches nor
         shorter sequences help."""
-        return self.floors.resting_bytes > self.common.capacity
+        return self.coarse.resting_bytes > self.common.capacity
 
     @property
     def gap(self) -> float:
@@ -242,13 +242,13 @@ class Search:
                 if least < self.upper_s:
                     heapq.heappush(self.heap, replace(pending, bound_s=least))
                 return
-        fine = pending.bound_s if pending.ran else self.floors.bound_s(config, fine=True)
+        fine = pending.bound_s if pending.ran else self.coarse.bound_s(config, fine=True)
         if fine > pending.bound_s:
             if fine < self.upper_s:
                 heapq.heappush(self.heap, replace(pending, bound_s=fine, ran=True))
             return
         try:
-            base = self.floors.priced(config)
+            base = self.coarse.priced(config)
         except MeshwrightError as error:
             self.refuse(error)
             return

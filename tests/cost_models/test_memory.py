@@ -242,7 +242,7 @@ def shares(
 def test_agrees_with_simulated_allocation(
     pp: int, microbatches: int, recompute: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "passings", lambda *_: None)  # messages are nothing of the Heap's
+    monkeypatch.setattr(memory, "stage_buffers", lambda *_: None)  # messages are nothing of the Heap's
     made = program(pp=pp, microbatches=microbatches, recompute=recompute, recipe="bf16")
     states = made.workload.states  # type: ignore[union-attr]
     for number, (stage, one) in enumerate(zip(made.stages, stages(made), strict=True)):

@@ -71,7 +71,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Has body programs hold what is said, and pipelines pass nothing."""
     own = dict(BODIES)
     monkeypatch.setattr(memory, "body_memory", lambda body, *_, **__: own[body.name])
-    monkeypatch.setattr(memory, "passings", lambda *_: None)
+    monkeypatch.setattr(memory, "stage_buffers", lambda *_: None)
     return own
 
 
@@ -196,7 +196,7 @@ def test_two_groups_of_a_pipeline(given: Any, monkeypatch: pytest.MonkeyPatch) -
         most=7000.0,
         beside=lambda state, own: 6000.0 + own + sum(state.live) + 10 * (state.kind == "B"),
     )
-    monkeypatch.setattr(memory, "passings", lambda *_: passed)
+    monkeypatch.setattr(memory, "stage_buffers", lambda *_: passed)
     given["Block"] = replace(
         BLOCK, passes=replace(BLOCK.passes, backward=Fullest(Mix(transient=800.0))), unit_kept=False
     )
@@ -237,7 +237,7 @@ def test_what_the_order_of_work_decides(given: Any) -> None:
 
 def test_the_order_of_work_beside_messages(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = SimpleNamespace(always=5000.0, most=7000.0, beside=lambda state, own: 6000.0)
-    monkeypatch.setattr(memory, "passings", lambda *_: passed)
+    monkeypatch.setattr(memory, "stage_buffers", lambda *_: passed)
     first, second = holdings(single(pp=2, microbatches=4), cluster(2), PROFILE)
     state = 2 * 3000 + 5000 + 2 * 500 + 3000 + 4 * BATCH + 2 * 13
     always = state + 2 * 200 + 300 + 77 + 33 + 500 + MESSAGES + 7000
@@ -315,7 +315,7 @@ def test_gradients_of_weights_may_come_apart_whatever_a_program_does(monkeypatch
         return BODIES[body.name]
 
     monkeypatch.setattr(memory, "body_memory", told)
-    monkeypatch.setattr(memory, "passings", lambda *_: None)
+    monkeypatch.setattr(memory, "stage_buffers", lambda *_: None)
     held(single(), cluster(1), PROFILE)
     assert sorted(asked) == [("Block", True, False), ("embed", False, False), ("head", False, False)]
     asked.clear()

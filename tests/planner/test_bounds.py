@@ -57,7 +57,7 @@ def test_bounds_never_exceed_prices_and_are_near_them(case: Case, near: tuple[fl
     assert len(tally.checked) >= EACH // 2
     shares = [mean(tally.tightness(name)) for name in (*BOUNDS, "bytes")]
     assert shares == pytest.approx(near, abs=1e-4), "bounds further from prices leave gaps; nearer ones are recorded"
-    # Of whole layers of one kind, without windows or experts, floors know all but their caution.
+    # Of whole layers of one kind, without windows or experts, coarse bounds know all but their caution.
     for one in tally.checked:
         if case.model == "gpt2" and one.config.startswith("tp=1,"):
             assert one.shares == pytest.approx({"work": CAUTION, "kept": CAUTION})
@@ -86,8 +86,8 @@ def test_bounds_hold_where_ends_of_the_model_share_a_parameter() -> None:
 
 @pytest.mark.parametrize("stack", ["megatron", "torch", "torch-compile", "jax"])
 def test_on_one_device_nothing_is_left_out(stack: str) -> None:
-    """Without copies, stages and waits bounds are prices, and floors say all but their caution. Where a host issues
-    operators one by one it is waited for between micro-batches, so only a batch in one piece has no waits."""
+    """Without copies, stages and waits bounds are prices, and coarse bounds say all but their caution. Where a host
+    issues operators one by one it is waited for between micro-batches, so only a batch in one piece has no waits."""
     own = opened(Case(model="gpt2", cluster="1x1xA100", batch=16, seq=1024, stack=stack))
     checker = Checker(own)
     memory = own.evaluator.prices.profile.memory

@@ -406,8 +406,8 @@ def test_reductions_that_are_covered_add_nothing() -> None:
     ],
 )
 def test_to_reduce_all_gradients_once(own: Any, loads: dict[str, float]) -> None:
-    floors = CoarseBounds(common(), space())
-    floors.__dict__["whole"] = (
+    coarse = CoarseBounds(common(), space())
+    coarse.__dict__["whole"] = (
         (Held(elements=2e8), Held(elements=2e8)),
         (Held(elements=0.0), Held(elements=1e8)),
     )
@@ -418,7 +418,7 @@ def test_to_reduce_all_gradients_once(own: Any, loads: dict[str, float]) -> None
         collective("reduce_scatter", 1e6 * size, group_shape(hosts(2), ranks, mesh, axes.split()), "nccl").seconds
         for axes, size in loads.items()
     )
-    assert floors.reduced_s(asked, asked) == pytest.approx(2 * expected)
+    assert coarse.reduced_s(asked, asked) == pytest.approx(2 * expected)
 
 
 # Anchors -------------------------------------------------------------------------------------------------------------
@@ -515,10 +515,10 @@ def test_exchanges_between_copies(own: Any, expected: float) -> None:
         return SimpleNamespace(values=(1.0 * count * found.nbytes, 2.0 * count * found.nbytes, 0.0))
 
     prices = SimpleNamespace(cluster=hosts(2), phase=phase)
-    floors = Told(common(prices=prices), space())
+    coarse = Told(common(prices=prices), space())
     base = config(mbs=2, **own)
-    floors.sums(Anchor(1, base.dp, "none", 4)).exchanges = {"b": {sent: 2}}
-    assert floors.exchanged_s(base, 4).tolist() == pytest.approx([0, expected])
+    coarse.sums(Anchor(1, base.dp, "none", 4)).exchanges = {"b": {sent: 2}}
+    assert coarse.exchanged_s(base, 4).tolist() == pytest.approx([0, expected])
     assert set(asked) == ({("ep",)} if expected else set())
 
 

@@ -246,9 +246,11 @@ class Makers:
 def makers(monkeypatch: pytest.MonkeyPatch) -> Makers:
     own = Makers()
 
-    def chosen(self: Operators, start: Candidate, bench: Bench, *, free_ends: bool, free_copies: bool) -> Candidate:
+    def chosen(
+        self: Operators, start: Candidate, bench: Bench, *, free_interfaces: bool, free_copies: bool
+    ) -> Candidate:
         plan: Any = start.decisions
-        own.sharpened_of.append((plan.name, bench.fold(start), free_ends, free_copies))
+        own.sharpened_of.append((plan.name, bench.fold(start), free_interfaces, free_copies))
         step_s = own.sharper.get(plan.name)
         if step_s is None:
             return start
@@ -342,7 +344,7 @@ def test_what_has_no_origin_or_no_time_is_not_sharpened(makers: Makers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wished", "free_ends", "free_copies"),
+    ("wished", "free_interfaces", "free_copies"),
     [
         (asked(), True, True),
         (asked(sp=(False,)), False, True),
@@ -356,10 +358,12 @@ def test_what_has_no_origin_or_no_time_is_not_sharpened(makers: Makers) -> None:
         (asked(never={"zero": (0,)}), True, False),
     ],
 )
-def test_what_was_asked_for_is_not_chosen_anew(makers: Makers, wished: Any, free_ends: bool, free_copies: bool) -> None:
+def test_what_was_asked_for_is_not_chosen_anew(
+    makers: Makers, wished: Any, free_interfaces: bool, free_copies: bool
+) -> None:
     makers.refined = [refined(1.0)]
     finished(search(ANSWER, setting=Setup()), wished, never)
-    assert makers.sharpened_of == [("1.0", config(pp=2), free_ends, free_copies)]
+    assert makers.sharpened_of == [("1.0", config(pp=2), free_interfaces, free_copies)]
 
 
 def test_attention_stays_as_it_was_asked_for(makers: Makers) -> None:

@@ -188,7 +188,7 @@ def test_free_ends_find_sequence_parallelism() -> None:
     case = Case(LLAMA, read_cluster("8x8xH100"), seq=8192, batch=16)
     fold, plan = case.plan("tp=4,dp=16,zero=1,mbs=1,sp=off")
     given = case.given(fold, plan), case.bench()
-    free, pinned = (Operators().chosen(*given, free_ends=free_ends) for free_ends in (True, False))
+    free, pinned = (Operators().chosen(*given, free_interfaces=free_interfaces) for free_interfaces in (True, False))
     cuts = {str(dict(one.decisions.plan["embed"].states)["embedding"]) for one in (free, pinned)}
     assert cuts == {"[dp, tp, -]", "[dp, -, -]"}
     assert free.step_s < 0.98 * pinned.step_s
@@ -410,7 +410,7 @@ def test_with_free_ends_all_bodies_follow_the_first(monkeypatch: pytest.MonkeyPa
     def body(name: str, inputs: set[str], smooth: set[str], *ends: str) -> Any:
         graph = SimpleNamespace(differentiable=smooth)
         return SimpleNamespace(
-            plan=SimpleNamespace(body=name), graph=graph, inputs=inputs, ends=dict.fromkeys(ends, "old")
+            plan=SimpleNamespace(body=name), graph=graph, inputs=inputs, interface=dict.fromkeys(ends, "old")
         )
 
     def plan(name: str, of: str, **states: str) -> Named:

@@ -141,7 +141,7 @@ def told(monkeypatch: pytest.MonkeyPatch, bases: list[Config], **changes: Any) -
     own = SimpleNamespace(
         setting=SimpleNamespace(workload=workload),
         prices=SimpleNamespace(cluster=SimpleNamespace(pools=pools)),
-        floors=CoarseBounds(),
+        coarse=CoarseBounds(),
         common="common",
         space=space,
         upper_s=changes.get("upper_s", 100.0),

@@ -116,7 +116,7 @@ def told_search(**changes: Any) -> Any:
     """Four sequences at most; a wire to the host of 8 bytes a second."""
     space: Any = SimpleNamespace(most_sequences=4, layers=8, **changes.pop("space", {}))
     pools = [link(4.0), link(8.0)]
-    own: Any = SimpleNamespace(floors=CoarseBounds(), space=space, common="common", upper_s=100.0, best=1, found={})
+    own: Any = SimpleNamespace(coarse=CoarseBounds(), space=space, common="common", upper_s=100.0, best=1, found={})
     own.prices = SimpleNamespace(cluster=SimpleNamespace(pools=pools))
     for name, value in changes.items():
         setattr(own, name, value)
@@ -129,7 +129,7 @@ def test_what_it_costs_to_treat_all_layers() -> None:
     own = told_search()
     again, away = Treated.of(own, config(), RECOMPUTED), Treated.of(own, config(), OFFLOADED)
     assert (again, away) == (Treated(6.0, 2.0, 0.0), Treated(6.0, 20.0, 4.0))
-    assert set(own.floors.asked) == {4}
+    assert set(own.coarse.asked) == {4}
     assert [again.seconds(share) for share in (0.0, 0.25)] == [0.0, 0.5]
     assert [away.seconds(share) for share in (0.1, 0.25, 1.0)] == [0.0, 1.0, 16.0]
 
@@ -156,7 +156,7 @@ def test_which_bases_are_looked_into(fullest: tuple[float, float], upper_s: floa
     base = config()
     space = {"bases": lambda: iter([base]), "pipelined": lambda base: iter([base])}
     own = told_search(space=space, upper_s=upper_s, found={base: Found(base, price(30.0))})
-    own.floors = CoarseBounds({base: fullest})
+    own.coarse = CoarseBounds({base: fullest})
     assert bases(own, RECOMPUTED) == ([base] if taken else [])
 
 
@@ -176,7 +176,7 @@ def test_of_each_kind_the_quickest_bases_the_quickest_kinds_first() -> None:
     own = told_search(space=space, found=found)
     assert bases(own, RECOMPUTED) == [narrow[2], narrow[0], wide[1], wide[2]]
     # The second of these has a shape with room for all, and is then the quicker one of two that work as long.
-    own.floors = CoarseBounds({replace(narrow[1], pp=2, microbatches=4): (60.0, 20.0)})
+    own.coarse = CoarseBounds({replace(narrow[1], pp=2, microbatches=4): (60.0, 20.0)})
     assert bases(own, RECOMPUTED) == [narrow[2], narrow[1], wide[1], wide[2]]
     own.found = {one: found[one] for one in (wide[1],)}
     assert bases(own, RECOMPUTED) == wide[1:]

@@ -66,7 +66,7 @@ def question(batch: int = 24, seq: int = 1024, asked: Asked | None = None, clust
     search = SimpleNamespace(
         emission=None,
         prices=SimpleNamespace(books=None),
-        floors=SimpleNamespace(resting_bytes=1.0),
+        coarse=SimpleNamespace(resting_bytes=1.0),
         common=SimpleNamespace(capacity=1.0),
         hopeless=False,
     )

@@ -1,4 +1,4 @@
-"""What a search does step by step, with bounds, floors and prices told: what it queues, prices, leaves and counts."""
+"""What a search does step by step, with all bounds and prices told: what it queues, prices, leaves and counts."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Bounds:
 
 @dataclass
 class Told:
-    """A space, its floors (coarse and fine), and its prices: seconds and bytes that are lacking, or a refusal."""
+    """A space, its coarse bounds (two of each), and its prices: seconds and bytes that are lacking, or a refusal."""
 
     bounds: list[Bounds]
-    floors: Mapping[Config, tuple[float, float]] = field(default_factory=dict)
+    coarse: Mapping[Config, tuple[float, float]] = field(default_factory=dict)
     prices: Mapping[Config, Any] = field(default_factory=dict)
     refused: tuple[Config, ...] = ()
     modules: tuple[Any, ...] = ()
@@ -92,7 +92,7 @@ class Told:
         return (ZEROS[zero] for zero in own.of(pipeline).stored)
 
     def bound_s(self, base: Config, *, fine: bool = False) -> float:
-        return self.floors[base][fine]
+        return self.coarse[base][fine]
 
     def priced(self, base: Config) -> Config:
         if base in self.refused:

@@ -26,7 +26,7 @@ class Kept:
     stage: StagePlan
     """The first one that uses the plan."""
     space: Space
-    ends: Mapping[str, State]
+    interface: Mapping[str, State]
 
     @property
     def inputs(self) -> set[str]:
@@ -46,7 +46,7 @@ class Kept:
         if not level and usual is not None:
             level, storing = usual.zero or 0, usual.storing or ()
         states = dict(plan.states)
-        ends = {item.value: State.replicated(len(graph.types[item.value].shape)) for item in graph.inputs}
+        interface = {item.value: State.replicated(len(graph.types[item.value].shape)) for item in graph.inputs}
         space = Space(
             zero=level,
             storing=storing,
@@ -55,8 +55,8 @@ class Kept:
             zigzag=_zigzag(plan, stage.mesh),
             pins=pins,
         )
-        ends |= {value: states[value] for value in ends_of(graph) if value in states}
-        return Kept(plan, graph, stage, space, ends)
+        interface |= {value: states[value] for value in interface_of(graph) if value in states}
+        return Kept(plan, graph, stage, space, interface)
 
 
 def _storage(plan: BodyPlan, graph: Graph, mesh: Mesh) -> tuple[int, tuple[str, ...]]:
@@ -80,6 +80,6 @@ def _zigzag(plan: BodyPlan, mesh: Mesh) -> tuple[str, ...]:
     return tuple(axis for axis in mesh.names if axis in found)
 
 
-def ends_of(graph: Graph) -> tuple[str, ...]:
+def interface_of(graph: Graph) -> tuple[str, ...]:
     """The inputs and outputs of a body."""
     return (*(item.value for item in graph.inputs), *graph.outputs)

@@ -1,6 +1,6 @@
 """Operators chosen anew: what every axis does in every operator of a plan, by the block solver, body by body.
 
-    Decisions -> the ends, storage and recomputation of each body plan -> `solve_block` -> Decisions, priced
+    Decisions -> the interfaces, storage and recomputation of each body plan -> `solve_block` -> Decisions, priced
 
 A plan by names treats all operators by one table (`ir.names`): tensor parallelism cuts heads, ffn and vocabulary and
 leaves the rest, data parallelism cuts the batch. The block solver knows no names; here it may choose for every body of
@@ -11,9 +11,9 @@ a plan that the named search found, on the mesh of its stages, within what the p
     layouts     zigzag on the axes that use it
     pins        what is asked of single modules (`ir.names.pinned`): only options that do it are offered
     ties        what several bodies hold, an embedding that is the head too, is read and stored alike by all
-    ends        *same ends*: values enter and leave bodies as before, so that each body can change by itself.
-                *free ends*: differentiable values that go between bodies lie as the block that is called most wants
-                them, closed to itself, and all other bodies follow. Only where all stages have one mesh
+    interfaces  *same interfaces*: values enter and leave bodies as before, so that each body can change by itself.
+                *free interfaces*: differentiable values that go between bodies lie as the block that is called most
+                wants them, closed to itself, and all other bodies follow. Only where all stages have one mesh
 
 The block solver adds up parts; what the step makes of them (pipeline, what hides behind what) only the evaluator knows.
 So every body is solved under both extremes of what hides (`Terms.hides`), and the evaluator judges each change: changes
@@ -48,7 +48,7 @@ from meshwright.planner.question.module_pins import resolved
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.improvement import Bench
 from meshwright.planner.refine.operators.interfaces import End, handed_on, tied
-from meshwright.planner.refine.operators.kept import Kept, ends_of
+from meshwright.planner.refine.operators.kept import Kept, interface_of
 from meshwright.planner.refine.operators.waiting import parts_badly
 
 LEAST_GAIN = 1e-4
@@ -95,25 +95,27 @@ class Operators:
         """The best plan that code is written for, with the operators of this plan chosen anew, or those of the same
         plan with nothing stored in shards."""
         found, fold, asks = [plan], bench.fold(plan), bench.asks
-        free_ends = not asks("sp", "cp", "tp")
+        free_interfaces = not asks("sp", "cp", "tp")
         free_copies = not asks("dp", "ep", "shard") and bench.asked.constraints.grants("zero", 0)
         for start in (plan, *_whole(plan, bench)):
-            best = self.chosen(start, bench, free_ends=free_ends, free_copies=free_copies)
+            best = self.chosen(start, bench, free_interfaces=free_interfaces, free_copies=free_copies)
             if best.changed and _attends_as_asked(best.decisions, fold, bench.asked):
                 found.append(best)
         yield bench.written(found) or plan
 
-    def chosen(self, start: Candidate, bench: Bench, *, free_ends: bool = True, free_copies: bool = True) -> Candidate:
-        """The plan with its operators chosen anew, or as it is. Without `free_ends` values between bodies stay as they
-        lie: where someone pinned that, sequence parallelism for instance; without `free_copies` copies of the model
-        have data, and what they store, of their own."""
+    def chosen(
+        self, start: Candidate, bench: Bench, *, free_interfaces: bool = True, free_copies: bool = True
+    ) -> Candidate:
+        """The plan with its operators chosen anew, or as it is. Without `free_interfaces` values between bodies stay as
+        they lie: where someone pinned that, sequence parallelism for instance; without `free_copies` copies of the
+        model have data, and what they store, of their own."""
         blocks = {} if self.blocks is None else self.blocks
         work = _Work(bench, bench.fold(start), start, time.monotonic() + self.limit_s, blocks)
-        best = work.climbed(start, work.same_ends())
-        if free_ends and not work.late():
+        best = work.climbed(start, work.same_interfaces())
+        if free_interfaces and not work.late():
             best = work.freed(best)
         badly = any(parts_badly(one.decisions, one.prediction) for one in (start, best))
-        if free_ends and free_copies and not work.late() and badly:
+        if free_interfaces and free_copies and not work.late() and badly:
             best = work.alike(work.freed(best, data=True))
         return work.polished(best) if free_copies and badly else best
 
@@ -253,17 +255,19 @@ class _Work:
 
     # the block solver
 
-    def solutions(self, name: str, ends: Mapping[str, State], within: float = inf) -> list[BodyPlan]:
+    def solutions(self, name: str, interface: Mapping[str, State], within: float = inf) -> list[BodyPlan]:
         """The best plans of a body with these interfaces and within these bytes: where everything hides that can, and
         where nothing does."""
         kept, found = self.kept[name], list[BodyPlan]()
         if self.hands_on(name):
-            return [replace(kept.plan, states=tuple((value, ends.get(value, own)) for value, own in kept.plan.states))]
+            return [
+                replace(kept.plan, states=tuple((value, interface.get(value, own)) for value, own in kept.plan.states))
+            ]
         if not kept.stage.mesh.names:  # one rank has nothing to choose
             return []
         if len(kept.stage.mesh.names) > MOST_AXES and _operators(kept.graph) > FEW:
             return []
-        boundary = {value: ends[value] for value in ends_of(kept.graph) if value in ends}
+        boundary = {value: interface[value] for value in interface_of(kept.graph) if value in interface}
         for hides in (True, False):
             if self.late():
                 break
@@ -272,13 +276,13 @@ class _Work:
                 block = self.block(name, boundary, hides=hides)
                 problem = block.problem if within == inf else block.within(within, self.flying)
                 answer = elimination.solve(problem, limit_s=limit_s)
-            except MeshwrightError:  # no choice is legal with these ends, or too many are for a quick answer
+            except MeshwrightError:  # no choice is legal with these interfaces, or too many are for a quick answer
                 continue
             if answer.objective is None:
                 continue
             plan = body_plan(block, answer.states, name)
             # What comes in or goes out untouched (a constant) is no part of the problem.
-            open_ = tuple((value, state) for value, state in kept.ends.items() if value not in dict(plan.states))
+            open_ = tuple((value, state) for value, state in kept.interface.items() if value not in dict(plan.states))
             plan = replace(plan, states=(*plan.states, *open_), first=kept.plan.first)
             if not any(_same(plan, other) for other in found):
                 found.append(plan)
@@ -319,9 +323,9 @@ class _Work:
             left[stage.ranks] = max(0.0, memory.left_bytes)
         return min(left[ranks] / count for ranks, count in calls.items() if count)
 
-    def same_ends(self) -> Constraints:
+    def same_interfaces(self) -> Constraints:
         """Alternatives to every body plan with the same interfaces."""
-        return {name: self.solutions(name, kept.ends) for name, kept in self.kept.items()}
+        return {name: self.solutions(name, kept.interface) for name, kept in self.kept.items()}
 
     def freed(self, best: Candidate, *, data: bool = False) -> Candidate:
         """The plan with free interfaces: the body that is called most has its way, and all others follow. Only all
@@ -332,7 +336,7 @@ class _Work:
         moved: dict[str, Sequence[BodyPlan]] = {}
         for name, kept in self.kept.items():
             fixed, open_ = dict[str, State](), dict[str, End]()
-            for value, state in kept.ends.items():
+            for value, state in kept.interface.items():
                 group = groups.get((kept.plan.body, value))
                 if group is None or value not in kept.graph.differentiable:
                     if not (data and group is None and value in kept.inputs):
@@ -344,10 +348,12 @@ class _Work:
             found = self.solutions(name, fixed)
             loose = {*open_, *(value for value in kept.inputs - fixed.keys() if data)}
             other = [
-                plan for plan in found if any(dict(plan.states).get(v, kept.ends[v]) != kept.ends[v] for v in loose)
+                plan
+                for plan in found
+                if any(dict(plan.states).get(v, kept.interface[v]) != kept.interface[v] for v in loose)
             ]
             if not found or not (other or moved):
-                return best  # nothing to be had, or nothing but the same ends
+                return best  # nothing to be had, or nothing but the same interfaces
             chosen = dict((other or found)[0].states)
             settled |= {group: chosen[value] for value, group in open_.items()}
             moved[name] = [plan for plan in found if all(dict(plan.states)[value] == chosen[value] for value in open_)]
@@ -369,7 +375,7 @@ class _Work:
     def near(self, plan: BodyPlan) -> Iterator[BodyPlan]:
         """Plans that differ in one choice, for a body with few choices."""
         kept = self.kept[plan.name]
-        boundary = {value: state for value, state in plan.states if value in ends_of(kept.graph)}
+        boundary = {value: state for value, state in plan.states if value in interface_of(kept.graph)}
         try:
             block = self.block(plan.name, boundary, hides=True)
         except MeshwrightError:

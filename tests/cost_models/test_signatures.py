@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshwright.cost_models.ledger.ledger import Known, ledger
-from meshwright.cost_models.ledger.signatures import bucketed_bytes, forms, group_bytes
+from meshwright.cost_models.ledger.signatures import bucketed_bytes, group_bytes, statement_signatures
 from meshwright.cost_models.memory.body import body_memory
 from meshwright.cost_models.memory.liveness import pass_memory
 from meshwright.ir.names import Degrees
@@ -75,8 +75,8 @@ def test_more_copies_at_a_larger_batch_are_of_the_same_form() -> None:
     first, *others = (blocks(program(DENSE, degrees)) for degrees in copies(GATHERED))
     for body in others:
         assert body.mesh != first.mesh
-        assert forms(body.forward, body) == forms(first.forward, first)
-        assert forms(body.backward, body) == forms(first.backward, first)
+        assert statement_signatures(body.forward, body) == statement_signatures(first.forward, first)
+        assert statement_signatures(body.backward, body) == statement_signatures(first.backward, first)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_more_copies_at_a_larger_batch_are_of_the_same_form() -> None:
 def test_what_differs_on_a_rank_is_of_another_form(other: Degrees) -> None:
     one = blocks(program(DENSE, Degrees(dp=2, tp=2, cp=2, zigzag=True)))
     body = blocks(program(DENSE, other))
-    assert forms(body.forward, body) != forms(one.forward, one)
+    assert statement_signatures(body.forward, body) != statement_signatures(one.forward, one)
 
 
 def test_a_larger_micro_batch_is_of_another_form() -> None:
     one, body = (blocks(program(DENSE, Degrees(dp=2), mbs=mbs)) for mbs in (1, 2))
-    assert set(forms(body.forward, body)).isdisjoint(forms(one.forward, one))
+    assert set(statement_signatures(body.forward, body)).isdisjoint(statement_signatures(one.forward, one))
 
 
 def cut(*shards: Shard) -> Placement:

@@ -9,13 +9,13 @@ import pytest
 
 from meshwright.cost_models.memory.body import body_memory
 from meshwright.cost_models.memory.in_flight import State
-from meshwright.cost_models.memory.stage_buffers import Passing, Passings, passings, runtime_of
+from meshwright.cost_models.memory.stage_buffers import StageBuffer, StageBuffers, runtime_of, stage_buffers
 from meshwright.ir.names import Degrees
 from meshwright.ir.program.program import Program
 from tests.cost_models.programs import DENSE, SEQ, program
 
-ONE = Passing(buffers=1000.0, within=200.0, running=300.0, left=40.0, sent=6.0)
-OTHER = Passing(buffers=2000.0, within=70.0, running=80.0, left=90.0, sent=13.0)
+ONE = StageBuffer(buffers=1000.0, within=200.0, running=300.0, left=40.0, sent=6.0)
+OTHER = StageBuffer(buffers=2000.0, within=70.0, running=80.0, left=90.0, sent=13.0)
 
 
 def state(kind: str, live: tuple[int, int], waiting: tuple[int, int]) -> State:
@@ -39,7 +39,7 @@ def state(kind: str, live: tuple[int, int], waiting: tuple[int, int]) -> State:
     ],
 )
 def test_beside_an_action(waits: str, always: float, beside: dict[str, float]) -> None:
-    own = Passings((ONE, OTHER), 8, waits)
+    own = StageBuffers((ONE, OTHER), 8, waits)
     assert own.always == always
     assert own.most == 8 * (1000 + 40 + 6 + 2000 + 90 + 13)
     for kind, expected in beside.items():
@@ -47,7 +47,7 @@ def test_beside_an_action(waits: str, always: float, beside: dict[str, float]) -
 
 
 def test_no_more_is_sent_back_than_there_are_micro_batches() -> None:
-    own = Passings((ONE,), 2, "at the end")
+    own = StageBuffers((ONE,), 2, "at the end")
     full = State("F", 0, (3,), (0,), (True,), (True,))
     assert own.beside(full, 0) == 2 * 1040 - 3 * 200 - 300
 
@@ -56,9 +56,9 @@ def made(**names: Any) -> Program:
     return program(DENSE, Degrees(**{"microbatches": 4, **names}))
 
 
-def of(one: Program, *numbers: int) -> Passings | None:
+def of(one: Program, *numbers: int) -> StageBuffers | None:
     assert one.workload is not None
-    return passings(one, numbers, {body.name: body_memory(body, one.workload, True) for body in one.bodies})
+    return stage_buffers(one, numbers, {body.name: body_memory(body, one.workload, True) for body in one.bodies})
 
 
 VALUE = SEQ * 1024 * 2

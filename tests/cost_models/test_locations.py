@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.cost_models.collectives.locations import Sites, measured_rates, sites_of, torus_share
+from meshwright.cost_models.collectives.locations import Locations, locations_of, measured_rates, torus_share
 from meshwright.cost_models.hardware.parts import TIERS, Tier
 from meshwright.ir.same import Same
 from tests.cost_models.test_topology_by_hand import BOTH, DEVICES, HOSTS, RACKS
@@ -28,7 +28,7 @@ def array(*numbers: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return np.array(numbers, dtype=np.int64)
 
 
-FIVE = Sites(
+FIVE = Locations(
     pool=array(0, 0, 0, 0, 1),
     unit=array(0, 0, 0, 1, 2),
     island=array(0, 0, 1, 2, 3),
@@ -43,13 +43,13 @@ BY_HOST = replace(FIVE, matrix=square(3, {(0, 1): 8, (0, 2): 5, (1, 2): 6}), by_
 Found = tuple[float, float] | None
 
 
-def rates(sites: Sites, *group: int) -> dict[Tier, Found]:
-    return {tier: found for tier in TIERS if (found := measured_rates(sites, array(*group), tier)) is not None}
+def rates(locations: Locations, *group: int) -> dict[Tier, Found]:
+    return {tier: found for tier in TIERS if (found := measured_rates(locations, array(*group), tier)) is not None}
 
 
 def test_the_slowest_neighbours_and_the_slowest_pair_of_every_tier() -> None:
     """Of a ring, which ends where it began; where no neighbours meet on a tier, its pairs speak for them."""
-    table: list[tuple[Sites, tuple[int, ...], dict[Tier, Found]]] = [
+    table: list[tuple[Locations, tuple[int, ...], dict[Tier, Found]]] = [
         # ring: 0-1, 1-2, 2-3, 3-4, 4-0
         (FIVE, (0, 1, 2, 3, 4), {"island": (50, 50), "host": (45, 40), "rail": (28, 26), "pools": (15, 12)}),
         # ring: 0-3, 3-1, 1-4, 4-0; the island's two are no neighbours
@@ -63,20 +63,20 @@ def test_the_slowest_neighbours_and_the_slowest_pair_of_every_tier() -> None:
         (BY_HOST, (0, 1), {}),
         (replace(FIVE, matrix=None), (0, 1, 2, 3, 4), {}),
     ]
-    for sites, group, expected in table:
-        assert rates(sites, *group) == expected, group
+    for locations, group, expected in table:
+        assert rates(locations, *group) == expected, group
 
 
 def test_where_the_ranks_of_a_cluster_stand() -> None:
     """Two hosts of four, in islands of two; then four hosts of two, of which two are an island."""
-    found = sites_of(Same(RACKS))
+    found = locations_of(Same(RACKS))
     assert found.pool.tolist() == [0] * 8 + [1] * 8
     assert found.host.tolist() == [0] * 4 + [1] * 4 + [2, 2, 3, 3, 4, 4, 5, 5]
     assert found.unit.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
     assert found.island.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] + [4] * 4 + [5] * 4
     assert (found.matrix, found.by_host) == (None, False)
     # Without islands each is one of its own.
-    found = sites_of(Same(BOTH))
+    found = locations_of(Same(BOTH))
     assert found.island.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 5]
     assert found.host.tolist() == [0] * 4 + [1] * 4 + [2, 2]
     first, second = found.pools
@@ -93,13 +93,13 @@ def test_where_the_ranks_of_a_cluster_stand() -> None:
     assert (second.port, second.total, second.nic_kinds) == (5e9, 5e9, ("roce",))
     assert [len(one.quantities) for one in (first, second)] == [3, 2]
     # Two hosts of an island send together.
-    rack = sites_of(Same(RACKS)).pools[1]
+    rack = locations_of(Same(RACKS)).pools[1]
     assert (rack.island_size, rack.port, rack.total) == (4, 10e9, 20e9)
 
 
 def test_the_slower_direction_counts_in_bytes() -> None:
     for cluster, by_host, one, other, gbps in ((DEVICES, False, 1, 6, 8.0), (HOSTS, True, 0, 1, 56.0)):
-        found = sites_of(Same(cluster))
+        found = locations_of(Same(cluster))
         assert found.by_host is by_host
         assert found.matrix is not None
         assert found.matrix[one, other] == found.matrix[other, one] == gbps * 1e9 / 8
