@@ -104,6 +104,25 @@ def test_contributing_names_tests_that_exist() -> None:
     assert [name for file, name in named if f"def {name}(" not in (REPO / file).read_text()] == []
 
 
+KNOWN = {
+    "operator rule": r"\bmish\b",
+    "pipeline schedule": r"\bzb[-_]h2\b",
+    "device": r"\bL40S\b",
+    "kind of attention": r"\bulysses\b",
+    "backend": r'"torch_"',
+}
+"""A word of one of each kind."""
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_how_many_files_know_one_of_a_kind(kind: str) -> None:
+    """The rooms' code and data that name it, but for what belongs to another framework."""
+    (told,) = re.findall(rf"^\| {kind} \|.*\| (\d+) \|$", (REPO / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    files = [path for room in ROOMS for end in ("py", "json") for path in (REPO / room).rglob(f"*.{end}")]
+    named = [path for path in files if "jax_" not in path.parts and re.search(KNOWN[kind], path.read_text())]
+    assert len(named) <= int(told), named
+
+
 def test_contributing_names_files_that_exist() -> None:
     rooms = "|".join((*ROOMS, "tests", "docs", "benchmarks", "src"))
     named = re.findall(rf"`((?:{rooms})/[\w./-]+)", (REPO / "CONTRIBUTING.md").read_text())

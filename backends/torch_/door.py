@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.backends.results import Alone, Files, Seat, Verified
+from meshwright.backends.results import Alone, Files, Verified
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.capabilities import DEVICE
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.read.allowed import check_software
-from meshwright.backends.torch_.emit.write import hosts
-from meshwright.backends.torch_.emit.write.needed import check_torch
+from meshwright.backends.torch_.emit.write.hosts import SLURM, on_several
+from meshwright.backends.torch_.emit.write.hosts import check_order as check_hosts
+from meshwright.backends.torch_.emit.write.hosts import on_hosts as with_hosts
+from meshwright.backends.torch_.emit.write.needed import check_torch as check_installed
 from meshwright.backends.torch_.emit.write.script import SCRIPT
 
-__all__ = ["check_software", "emit"]
+__all__ = ["check_hosts", "check_installed", "check_software", "emit", "with_hosts"]
 
 
 def on_hosts(target: str) -> bool:
@@ -24,20 +26,10 @@ def on_hosts(target: str) -> bool:
     return DEVICE[target] != "cpu"
 
 
-def check_hosts(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
-    """Refuse ranks that torchrun cannot number as a plan has them."""
-    hosts.check_order(groups, seats)
-
-
-def with_hosts(files: Files, seats: Sequence[Seat]) -> Files:
-    """The files of a plan for GPUs, with the places of its ranks."""
-    return hosts.on_hosts(files, seats)
-
-
 def how_to_start(files: Files) -> str:
     """Where to run the launch script."""
-    slurm = ", or under Slurm" if hosts.SLURM in dict(files.texts) else ""
-    return f"on every host{slurm}" if hosts.on_several(files) else "on this machine"
+    slurm = ", or under Slurm" if SLURM in dict(files.texts) else ""
+    return f"on every host{slurm}" if on_several(files) else "on this machine"
 
 
 def verify(subject: Subject, folder: Path, *, steps: int, limit_s: float) -> Verified:
@@ -56,11 +48,6 @@ def each_alone(subject: Subject, folder: Path, *, limit_s: float) -> Iterator[Al
     from meshwright.backends.torch_.verify.run.fake import counted
 
     return run(subject, folder, counted, limit_s=limit_s)
-
-
-def check_installed() -> None:
-    """Refuse a torch that scripts cannot be run with."""
-    check_torch()
 
 
 def parallelize(model: Any, subject: Subject, reference: str) -> Any:

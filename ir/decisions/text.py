@@ -120,14 +120,19 @@ def read_placement(scanner: Scanner) -> Placement:
     return scanner.parsed(Placement.parse, PLACEMENT, "a placement, such as [dp, -]")
 
 
-def _read_stage(scanner: Scanner) -> StagePlan:
+def read_stage(scanner: Scanner) -> tuple[int, int, Mesh, tuple[int, ...]]:
+    """The calls of a stage, from the first up to another one, its mesh and its ranks."""
     first = scanner.natural()
     scanner.expect("..")
     last = scanner.natural()
     scanner.expect("on")
     mesh = read_mesh(scanner)
     scanner.expect("ranks")
-    ranks = scanner.ranges()
+    return first, last, mesh, scanner.ranges()
+
+
+def _read_stage(scanner: Scanner) -> StagePlan:
+    first, last, mesh, ranks = read_stage(scanner)
     scanner.expect(":")
     plans = () if scanner.look(r"\n|\Z") else scanner.listed(lambda: scanner.word("the name of a plan"))
     scanner.end_line()

@@ -33,7 +33,7 @@ from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.body import body_template
 from meshwright.ir.names.cache import planned, share_loops
 from meshwright.ir.names.check import check
-from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
+from meshwright.ir.names.degrees import CONTEXT, CONTEXTS, TABLE, Degree, Degrees, Use, uses
 from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
 from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
 from meshwright.ir.names.words import loops_split, name_of
@@ -41,6 +41,7 @@ from meshwright.ir.same import Same
 
 __all__ = [
     "CONTEXT",
+    "CONTEXTS",
     "TABLE",
     "Degree",
     "Degrees",

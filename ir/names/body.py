@@ -21,7 +21,7 @@ from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, ModulePinUnmet, SectionsMismatch
 from meshwright.ir.graph.fold import Body
 from meshwright.ir.graph.graph import Graph, Op, Type
-from meshwright.ir.names.degrees import SEQUENCE, Degrees
+from meshwright.ir.names.degrees import CONTEXTS, SEQUENCE, Degrees
 from meshwright.ir.names.gradients import from_weights, leave_sums, pass_weight_gradients
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
@@ -181,10 +181,11 @@ class _Planning:
     def candidates(self, op: Op, axis: str, so_far: Strategy, *, expert: bool) -> Iterator[Choice]:
         degrees, rule = self.degrees, self.rules[op.name]
         if op.kind == "attention" and self.outside[axis] == "cp":
-            if degrees.context == "ring" and rule.pairs and not _has_ring(so_far):
-                yield Split((rule.pairs[0].first, rule.pairs[0].second), self.layouts[axis])
-            if degrees.context == "ulysses":
-                yield Split(("hk",))
+            splits = CONTEXTS[degrees.context].splits
+            if len(splits) == 2 and rule.pairs and not _has_ring(so_far):
+                yield Split(splits, self.layouts[axis])
+            if CONTEXTS[degrees.context].heads:
+                yield Split(splits)
         factors = self.found.factors[op.name]
         over = {factor: [*map(stem, names)] for factor, names in factors.items()}
         fused = [

@@ -24,7 +24,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.counts import among, divisors, indivisible, microbatches
-from meshwright.ir.names.degrees import SEQUENCE, Degrees
+from meshwright.ir.names.degrees import CONTEXTS, SEQUENCE, Degrees
 from meshwright.ir.names.stages import cuts
 from meshwright.ir.same import Same
 
@@ -64,7 +64,7 @@ def _blocks(degrees: Degrees, fold: Fold) -> None:
 
 
 def _heads(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
-    by = degrees.tp * (degrees.cp if degrees.context == "ulysses" else 1)
+    by = degrees.tp * (degrees.cp if CONTEXTS[degrees.context].heads else 1)
     name = "tp * cp" if by != degrees.tp else "tp"
     for size in extents(fold, "heads") or extents(fold, "group"):
         if size % by:

@@ -20,7 +20,7 @@ Pieces that hold copies for one use and are stored differently are told apart: d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -33,8 +33,31 @@ from meshwright.ir.names import counts
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Plain
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
 
-CONTEXT = ("all_gather", "ring", "ulysses")
-"""How context parallelism runs attention."""
+
+@dataclass(frozen=True, slots=True)
+class ContextKind:
+    """One way in which attention meets the tokens of other ranks, under context parallelism."""
+
+    splits: tuple[str, ...]
+    """The factors of attention that the axis splits meanwhile."""
+    called: str
+    """The use of the axis, as plans show it."""
+    said: str
+    """For people, behind "attention"."""
+
+    @property
+    def heads(self) -> bool:
+        """Whether the axis splits heads while attention runs, so that each rank has whole sequences of some."""
+        return self.splits == ("hk",)
+
+
+CONTEXTS: Mapping[str, ContextKind] = {
+    "all_gather": ContextKind(("sq",), "cp", "keys and values gathered"),
+    "ring": ContextKind(("sq", "sk"), "cp (ring)", "in a ring"),
+    "ulysses": ContextKind(("hk",), "cp (ulysses)", "by heads, all-to-all (Ulysses)"),
+}
+CONTEXT = tuple(CONTEXTS)
+"""The words for them, the usual one first."""
 
 RECOMPUTE = ("none", "full", "selective", "selective_op")
 """What is computed again in the backward pass, beside `selective:` and modules; see `meshwright.ir.names.recompute`."""

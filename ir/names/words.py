@@ -13,7 +13,7 @@ from meshwright.ir.analysis.loops import Loops, stem
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph
-from meshwright.ir.names.degrees import BATCH, SEQUENCE, TABLE, Degree
+from meshwright.ir.names.degrees import BATCH, CONTEXTS, SEQUENCE, TABLE, Degree
 from meshwright.ir.sharding.adjoint import Split
 from meshwright.ir.sharding.layouts import Nested
 
@@ -73,10 +73,10 @@ def _outside(split: set[str], plan: BodyPlan, graph: Graph, axis: str) -> str:
     if split & set(_degree("tp").loops):
         attention_only = SEQUENCE in split and split & set(_degree("tp").loops) == {"heads"}
         if attention_only and not _splits_linears(plan, graph, axis):
-            return "cp (ulysses)"
+            return CONTEXTS["ulysses"].called
         return "tp+sp" if SEQUENCE in split else "tp"
     if SEQUENCE in split:
-        return "cp (ring)" if _rings(plan, axis) else "cp"
+        return CONTEXTS["ring" if _rings(plan, axis) else "all_gather"].called
     return "dp" if split & set(_degree("dp").loops) else "+".join(sorted(split))
 
 

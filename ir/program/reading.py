@@ -8,7 +8,7 @@ from math import inf
 from typing import TypeVar
 
 from meshwright.ir.decisions.scan import Scanner
-from meshwright.ir.decisions.text import read_mesh, read_placement
+from meshwright.ir.decisions.text import read_mesh, read_placement, read_stage
 from meshwright.ir.graph.graph import Attr, Type, Update
 from meshwright.ir.program.program import (
     Action,
@@ -70,13 +70,7 @@ def _read_workload(scanner: Scanner) -> Workload:
 
 
 def _read_stage(scanner: Scanner) -> Stage:
-    first = scanner.natural()
-    scanner.expect("..")
-    last = scanner.natural()
-    scanner.expect("on")
-    mesh = read_mesh(scanner)
-    scanner.expect("ranks")
-    ranks = scanner.ranges()
+    first, last, mesh, ranks = read_stage(scanner)
     scanner.end_line()
     return Stage(mesh, ranks, tuple(_repeated(scanner, "run", _read_run)), first, last)
 

@@ -36,7 +36,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op
-from meshwright.ir.names import CONTEXT, name_of
+from meshwright.ir.names import CONTEXT, CONTEXTS, name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.degrees import BATCH
 from meshwright.ir.names.pinned import of_weights
@@ -244,7 +244,7 @@ class Capabilities:
         known = _names(self.attention)
         for axis in mesh.names:
             name = name_of(plan, graph, found, axis).removesuffix("+ep")
-            wanted = {"cp": "all_gather", "cp (ring)": "ring", "cp (ulysses)": "ulysses"}.get(name)
+            wanted = next((word for word, kind in CONTEXTS.items() if kind.called == name), None)
             if wanted and wanted not in known:
                 yield self._refuse(
                     AttentionNotExpressible, f"{plan.name}, axis {axis}", f"{wanted} attention", _use(known)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op
-from meshwright.ir.names import name_of
+from meshwright.ir.names import CONTEXTS, name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.recompute import is_loss
 from meshwright.ir.names.words import uses_of
@@ -22,7 +22,7 @@ from meshwright.ir.sharding.rewrite import reached
 from meshwright.ir.sharding.shares import shares_of
 
 ATTENTION = "attention"
-WAYS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
+WAYS: Mapping[tuple[str, ...], str] = {kind.splits: word for word, kind in CONTEXTS.items()}
 """How attention meets the tokens of other ranks, by what an axis that cuts sequences splits of it."""
 
 GATHERED = 3

@@ -16,7 +16,7 @@ the first way that works:
     zero               1 where there are copies (dp cp > 1), else 0; another level where only that can be
     sp                 on where tp > 1 and sequences can be shared out so
     schedule           1f1b: with one stage gradients add up; interleaved where vp > 1
-    context            all_gather, or ring or ulysses where only that can be
+    context            all_gather, or another kind where only that can be
     zigzag             on where cp > 1 cuts the sequence inside attention (not Ulysses) and it can be cut so
     split              even, or ends where only that divides the layers, else spread
     stage_blocks       by split; 8+8+10+6 gives the layers of every (virtual) stage
@@ -45,7 +45,7 @@ from meshwright.ir.errors import (
     PinValue,
     nearest,
 )
-from meshwright.ir.names import CONTEXT, Degrees
+from meshwright.ir.names import CONTEXT, CONTEXTS, Degrees
 from meshwright.ir.names.counts import check_ranks, microbatches
 from meshwright.ir.names.degrees import RECOMPUTE, SPLITS
 from meshwright.ir.schedules import CUSTOM, SCHEDULES
@@ -289,7 +289,7 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
     dp = _copies(asked, ranks, left="dp" not in pins)
     mbs, count = _batches(pins, asked, dp, global_batch, place)
     zero = asked.zero if "zero" in pins else int(dp * cp > 1)
-    zigzag = cp > 1 and (asked.zigzag if "zigzag" in pins else asked.context != "ulysses")
+    zigzag = cp > 1 and (asked.zigzag if "zigzag" in pins else not CONTEXTS[asked.context].heads)
     sp = tp > 1 and (asked.sp or "sp" not in pins)
     if vp > 1 and pp == 1:
         raise PinsContradict(

@@ -1,7 +1,7 @@
 """The declared space: the configurations that a search is about, and that its bound holds for.
 
     tp cp ep etp     divisors that the model's heads, widths, experts and sequence allow
-    context          all_gather, ring, ulysses, as the target can; where cp > 1
+    context          every kind that the target can; where cp > 1
     pp vp schedule   stages that the layers fill, under every schedule of the target
     mbs              sequences of a micro-batch that divide the batch: any up to `MOST_TOKENS`, with experts `SEQUENCES`
     zero shard       what is stored in shards, over all copies or over those of one host (HSDP)
@@ -26,7 +26,7 @@ from math import gcd
 
 from meshwright.ir.decisions.sharding import ZERO, Sharding, levels
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.names import CONTEXT
+from meshwright.ir.names import CONTEXT, CONTEXTS
 from meshwright.ir.names.counts import divisors
 from meshwright.ir.names.degrees import SPLITS
 from meshwright.ir.names.stages import shared
@@ -188,7 +188,7 @@ class Space:
         """Options for sequence dimensions: whether tensor parallelism shards them too, and whether context parallelism
         cuts them in a zigzag."""
         known = "zigzag" in {line.name for line in self.target.layouts}
-        zigzag = cp > 1 and context != "ulysses" and known and self.constraints.grants("zigzag", True)
+        zigzag = cp > 1 and not CONTEXTS[context].heads and known and self.constraints.grants("zigzag", True)
         divides = self.seq % (tp * cp * (2 if zigzag else 1)) == 0
         return tp > 1 and self.constraints.grants("sp", True) and divides, zigzag
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshwright.ir.decisions.offload import Offload
+from meshwright.ir.names import CONTEXTS
 from meshwright.ir.schedules import CUSTOM
 from meshwright.ir.sharding.shares import shares_of
 from meshwright.planner.answer.relax import Nothing
@@ -18,9 +19,7 @@ from meshwright.planner.plan.types import Plan, Rival
 from meshwright.planner.plan.units import count, nbytes, percent, seconds
 from meshwright.planner.question.pins import Config, word
 
-ZERO = ("everything is on every copy", "optimizer states", "optimizer states and gradients",
-        "optimizer states, gradients and parameters")  # fmt: skip
-CONTEXTS = {"all_gather": "keys and values gathered", "ring": "in a ring", "ulysses": "by heads, all-to-all (Ulysses)"}
+SHARED = {"optimizer": "optimizer states", "grads": "gradients", "params": "parameters"}
 WAITING = {
     "optimizer": "the optimizer's state; the host makes the step",
     "activations": "what blocks keep for backward",
@@ -132,7 +131,8 @@ def in_words(config: Config, shares: Sequence[int] = ()) -> list[str]:
         found.append(f"tensor parallel {config.tp}: heads, widths and vocabulary are split{beside}")
     if config.cp > 1:
         zigzag = ", zigzag" if config.zigzag else ""
-        found.append(f"context parallel {config.cp}: sequences are split, attention {CONTEXTS[config.context]}{zigzag}")
+        attention = CONTEXTS[config.context].said
+        found.append(f"context parallel {config.cp}: sequences are split, attention {attention}{zigzag}")
     if config.ep > 1:
         inside = f", each split over {config.etp} ranks" if config.etp > 1 else ""
         found.append(f"expert parallel {config.ep}: experts are apart{inside}")
@@ -142,10 +142,10 @@ def in_words(config: Config, shares: Sequence[int] = ()) -> list[str]:
         found.append(f"pipeline parallel {config.pp}: schedule {config.schedule}{virtual}, layers shared {layers}")
     over = f" over {config.shard} ranks each" if config.shard else ""
     again = "" if config.regather or not config.sharding.params else ", parameters kept from forward to backward"
-    shared = f"ZeRO-{config.zero}: {ZERO[config.zero]} are shared out{over}{again}"
-    found.append(
-        shared if config.zero else f"no ZeRO: {ZERO[0]}" if config.dp * config.cp > 1 else "no copies to share"
-    )
+    *more, last = [said for kind, said in SHARED.items() if kind in config.sharding.kinds] or ["nothing"]
+    shared = f"ZeRO-{config.zero}: {' and '.join(filter(None, (', '.join(more), last)))} are shared out{over}{again}"
+    whole = "no ZeRO: everything is on every copy" if config.dp * config.cp > 1 else "no copies to share"
+    found.append(shared if config.zero else whole)
     mean = " on average" if shares else ""
     found.append(f"{_several(config.microbatches, 'micro-batch', 'es')} of {_several(config.mbs, 'sequence')}{mean}")
     found.append(f"computed again in the backward pass: {_again(config)}")
