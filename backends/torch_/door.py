@@ -12,7 +12,7 @@ from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.capabilities import DEVICE
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.read.allowed import check_software
-from meshwright.backends.torch_.emit.write.hosts import SLURM, on_several
+from meshwright.backends.torch_.emit.write import hosts
 from meshwright.backends.torch_.emit.write.hosts import check_order as check_hosts
 from meshwright.backends.torch_.emit.write.hosts import on_hosts as with_hosts
 from meshwright.backends.torch_.emit.write.needed import check_torch as check_installed
@@ -28,8 +28,8 @@ def on_hosts(target: str) -> bool:
 
 def how_to_start(files: Files) -> str:
     """Where to run the launch script."""
-    slurm = ", or under Slurm" if SLURM in dict(files.texts) else ""
-    return f"on every host{slurm}" if on_several(files) else "on this machine"
+    slurm = ", or under Slurm" if hosts.SLURM in dict(files.texts) else ""
+    return f"on every host{slurm}" if hosts.on_several(files) else "on this machine"
 
 
 def verify(subject: Subject, folder: Path, *, steps: int, limit_s: float) -> Verified:
