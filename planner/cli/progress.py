@@ -42,7 +42,7 @@ class Progress:
 def line(search: Search) -> str:
     """The progress in words: what was looked at, the answer so far, and its bound."""
     counts = search.counts
-    words = f"{counts.bases:,} bases, {counts.shapes:,} shapes, {counts.priced:,} priced"
+    words = f"{counts.bases:,} kernel and {counts.shapes:,} pipeline configurations, {counts.priced:,} priced"
     if search.upper_s == inf:
         return f"{words}; nothing fits yet"
     words += f"; best {seconds(search.upper_s)}"

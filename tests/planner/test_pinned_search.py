@@ -73,7 +73,7 @@ def searched(upper_s: float, *bounds_s: float, expanded: bool = True) -> Any:
     return SimpleNamespace(counts=counts, upper_s=upper_s, expanded=expanded, heap=heap)
 
 
-COUNTED = "1,200 bases, 34,567 shapes, 89 priced; "
+COUNTED = "1,200 kernel and 34,567 pipeline configurations, 89 priced; "
 
 
 def test_what_is_known_of_a_search() -> None:

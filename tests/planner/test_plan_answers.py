@@ -163,7 +163,7 @@ def test_the_space_and_the_search_as_text(monkeypatch: pytest.MonkeyPatch) -> No
         "  never zero=2|3",
     ]
     assert lines[4:-1] == [f"  without {what}" for what in own.truncated]
-    assert lines[-1] == "  base tp=1,pp=1,dp=1,zero=0,mbs=1,microbatches=1,recompute=none,schedule=1f1b"
+    assert lines[-1] == "  kernel configuration tp=1,pp=1,dp=1,zero=0,mbs=1,microbatches=1,recompute=none,schedule=1f1b"
     search = SimpleNamespace(counts=Counts(bases=2, priced=3), lower_s=0.5, upper_s=2.0, found={1: BEST, 2: FULL})
     solved: Any = SimpleNamespace(search=search, best=BEST)
     assert AFTER["evaluate"](solved) == json.dumps(BEST.prediction.to_json(), indent=2)

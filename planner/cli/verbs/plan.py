@@ -146,7 +146,7 @@ def _space_text(space: Space) -> str:
     for word_, table in (("only", space.constraints.only), ("never", space.constraints.never)):
         lines += [f"  {word_} {name}={'|'.join(map(word, values))}" for name, values in table.items()]
     lines += [f"  without {what}" for what in space.truncated]
-    lines += [f"  base {config}" for config in space.bases()]
+    lines += [f"  kernel configuration {config}" for config in space.bases()]
     return "\n".join(lines)
 
 
