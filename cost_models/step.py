@@ -98,7 +98,7 @@ class Step:
         return total
 
     def wait_for(self, host: Host) -> None:
-        """Seconds that stages wait for copies to the host and back."""
+        """Add the waits for copies to the host and back to the stages' forward and backward passes."""
         stages, forwards, inputs = self.program.stages, self.forwards, self.inputs
         self.forwards = self.each(lambda index: host.forward(stages[index], forwards[index]))
         self.inputs = self.each(

@@ -104,7 +104,8 @@ class Chains:
             self.nodes.append(_Node(tuple(g for g in statement.grads if g), statement.results, True))
 
     def derivative(self, statement: Gradient, rule: Rule) -> None:
-        """The operands of a derivative. A plain sum passes its gradient on; others read it, and saved values."""
+        """Note what a derivative reads and makes: a plain sum passes its gradient on; others read it, and saved
+        values."""
         grads = tuple(name for name in statement.grads if name)
         if (
             statement.signature.kind in ("add", "sub")

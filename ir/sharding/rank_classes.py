@@ -156,7 +156,7 @@ def _kept_bytes(kept: Kept, before: BodyProgram, body: BodyProgram, extras: Mapp
 
 
 def _said(statement: Statement, at: At) -> Statement:
-    """A statement with names of its own where a shard differs, so that what programs remember by name stays apart."""
+    """A new statement, never the original object: prices are remembered by identity, and its shards are others here."""
     if isinstance(statement, Compute | Gradient | Ring):
         return replace(statement, strategy=_chosen(statement.strategy, at))
     if isinstance(statement, Move):

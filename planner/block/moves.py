@@ -94,7 +94,7 @@ class Moves:
         return np.asarray(np.where(np.arange(LONGEST) >= first[:, :, None], taken, 0.0).sum(axis=2))
 
     def lasting(self, nbytes: float, *, backward: bool) -> Array:
-        """Seconds per step to move a tensor of this size; the last entry, for padding, is zero."""
+        """Seconds of every known step for a tensor of this size; the last entry, for padding, is zero."""
         steps = [*self.steps, None]
         return np.array([0.0 if step is None else self.price(step, nbytes, backward=backward) for step in steps])
 

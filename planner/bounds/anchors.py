@@ -90,7 +90,7 @@ class Sums:
 
     @cached_property
     def awaited(self) -> Vector:
-        """Seconds for which a device waits for its host, by phase and body."""
+        """Seconds of host launches in lists where the host waits for the device, by phase and body."""
         return self.by_phase(lambda one: one.awaited * self.common.host_s)
 
     @cached_property

@@ -70,7 +70,7 @@ class Wires:
 
 
 def _bytes(*counts: float) -> list[float]:
-    """Bytes of so many elements of a width."""
+    """Bytes of numbers of elements; the last argument is the width of one."""
     *elements, width = counts
     return [count * width for count in elements]
 
