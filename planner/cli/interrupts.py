@@ -55,7 +55,7 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def patient(self) -> None:
-        """End processes and threads that do not end by themselves."""
+        """End the command, some time later, if it has not ended by itself."""
         time.sleep(PATIENCE_S)
         if not self.over:
             self.exit_now(128 + self.number)

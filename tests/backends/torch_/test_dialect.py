@@ -162,7 +162,7 @@ def test_ranks_with_unequal_parts_run_one_text() -> None:
     states = apply(infer(signature), signature.operands, strategy, mesh).operands
     plan = BodyPlan("op", "op", (("y0", strategy),), (("x0", states[0]),))
     way = routed(single(signature), plan, mesh, MOVES)
-    with pytest.raises(EmissionPrinted, match="unequal parts of the batch run it in unlike ways"):
+    with pytest.raises(EmissionPrinted, match="unequal parts of the batch run it in different ways"):
         items_of(way, Spelled((), (), joined, {}, "cpu", {"a": 2}), frozenset(), {})
 
 
