@@ -13,7 +13,7 @@ and what the numbers stand on. `--json` prints exactly this.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshwright.cost_models.hardware.quantity import Kind
 
@@ -32,7 +32,14 @@ HELD = (
 streams that communicate and that is not in use at that instant."""
 
 
-Worth = tuple[float, float, float]
+class Worth(NamedTuple):
+    """The sort key of plans, least first."""
+
+    lacks_bytes: float
+    """What all stages together lack of memory."""
+    step_s: float
+    stages_s: float
+    """Of all stages together, so that of equal steps the one with less work is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +126,9 @@ class Prediction:
 
     @property
     def worth(self) -> Worth:
-        """The sort key of plans, least first: bytes that stages lack together, seconds of the step, seconds of all
-        stages."""
-        lack = sum(max(0.0, stage.memory.lacks_bytes) for stage in self.stages)
-        return lack, self.step_time_s, sum(stage.forward_s + stage.backward_s for stage in self.stages)
+        """The sort key of plans, least first."""
+        lacks_bytes = sum(max(0.0, stage.memory.lacks_bytes) for stage in self.stages)
+        return Worth(lacks_bytes, self.step_time_s, sum(stage.forward_s + stage.backward_s for stage in self.stages))
 
     def to_json(self) -> dict[str, Any]:
         return {

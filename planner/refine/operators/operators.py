@@ -429,12 +429,12 @@ def _best(best: Candidate, trials: Sequence[Candidate | None]) -> Candidate:
     for trial in trials:
         if trial is None:
             continue
-        lack, least = trial.worth[0], best.worth[0]
-        if (lack <= least and trial.step_s < best.step_s * (1 - LEAST_GAIN)) or (lack == 0 < least):
+        lacks, least = trial.worth.lacks_bytes, best.worth.lacks_bytes
+        if (lacks <= least and trial.step_s < best.step_s * (1 - LEAST_GAIN)) or (lacks == 0 < least):
             best = trial
     return best
 
 
 def _is_too_large(trial: Candidate, best: Candidate) -> bool:
     """Whether a plan would be better if more memory were there."""
-    return trial.worth[0] > best.worth[0] and trial.step_s < best.step_s * (1 - LEAST_GAIN)
+    return trial.worth.lacks_bytes > best.worth.lacks_bytes and trial.step_s < best.step_s * (1 - LEAST_GAIN)
