@@ -17,7 +17,7 @@ from meshwright.ir.errors import EmissionTarget
 from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import Workload
 
-BACKENDS = ("torch_",)
+BACKENDS = ("torch_", "jax_")
 """Packages beside this module."""
 
 _DATA: Mapping[str, Any] = {name: import_module(f"meshwright.backends.{name}.capabilities") for name in BACKENDS}
