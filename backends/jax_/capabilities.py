@@ -29,6 +29,7 @@ JAX_CPU = Capabilities(
         Line("mask", _TRIED),
         Line("all_gather", _TRIED),
         Line("all_reduce", _TRIED),
+        Line("all_to_all", f"XLA moves a cut from one dimension to another so; {_TRIED}"),
         Line("reduce_scatter", f"{_TRIED}; CPUs reduce the whole", executes="all_reduce"),
     ),
     styles=(Line("xla", _TRIED),),

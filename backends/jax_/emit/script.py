@@ -180,6 +180,7 @@ def primitives(jaxpr: Any) -> Iterator[str]:
 def texts(subject: Subject, model_path: str, *, cpus: bool) -> tuple[tuple[str, str], ...]:
     """train.py, and the file beside it, by name. `cpus`: devices are parts of this machine's CPU."""
     shardings = Shardings(subject)
+    shardings.check()
     return (SCRIPT, _script(subject, shardings, model_path)), (BESIDE, _beside(subject, shardings, cpus=cpus))
 
 

@@ -19,7 +19,7 @@ from functools import cached_property
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
-from meshwright.ir.graph.fold import Segment
+from meshwright.ir.graph.fold import FromInput, Segment
 from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.layouts import CONTIGUOUS
@@ -156,6 +156,30 @@ class Shardings:
                 found.append(Block(tuple(self._places.begins[room] for room in segment.paths), own))
         return tuple(found)
 
+    def check(self) -> None:
+        """Refuse what tables cannot say: values that are moved where no equation of the traced loss makes them, or that
+        their readers take in several placements."""
+        for segment, name, body in self._bodies():
+            at, given = self._places.values.get(name, {}), self._entries(segment)
+            held = {slot.value for slot in body.params} | {body.inputs[index] for index in given}
+            graph = self.subject.fold.body[name].graph
+            moves = [one for one in body.forward if isinstance(one, Move) and one.reason == "value"]
+            for value in dict.fromkeys(_stem(one.operand) for one in moves):
+                inside = value not in graph.types  # a statistic of a loss or a norm, which XLA moves as it must
+                if value in held or inside or body.locals[value].type.shape == ():
+                    continue
+                several = len(_taken(body, value))
+                if value in at and several == 1:
+                    continue
+                why = f"its readers take it in {several} placements" if value in at else "no traced equation makes it"
+                raise EmissionModule(
+                    place=f"plan {body.name}, %{value}", cause=f"it is moved, and {why}", ways=("--fix tp=1",)
+                )
+
+    def _entries(self, segment: Segment) -> list[int]:
+        """Which inputs of a body are entries of the batch."""
+        return [at for at, source in enumerate(segment.entry) if isinstance(source, FromInput)]
+
     def _pinned(self) -> Iterator[tuple[Segment, dict[str, Pin]]]:
         for segment, name, body in self._bodies():
             at = self._places.values.get(name, {})
@@ -186,23 +210,24 @@ def _is_pinned(body: BodyProgram, made: Compute) -> bool:
     return not infer(made.signature).elementwise or moved or value in map(_stem, body.outputs)
 
 
+def _taken(body: BodyProgram, value: str) -> list[str]:
+    """The local names under which a value is read, or leaves."""
+    names = [name for one in body.forward if isinstance(one, Compute) for name in one.operands]
+    return list(dict.fromkeys(name for name in (*names, *body.outputs) if _stem(name) == value))
+
+
 def _ways(body: BodyProgram) -> dict[str, tuple[Way, ...]]:
     """Of every value that is pinned, its placements in order."""
-    taken: dict[str, dict[str, None]] = {}
-    made: list[str] = []
+    made = [
+        value for one in body.forward if isinstance(one, Compute) and _is_pinned(body, one) for value in one.results
+    ]
     found: dict[str, tuple[Way, ...]] = {}
-    for statement in body.forward:
-        if isinstance(statement, Compute):
-            for name in statement.operands:
-                taken.setdefault(_stem(name), {})[name] = None
-            made += statement.results if _is_pinned(body, statement) else ()
-    for name in body.outputs:
-        taken.setdefault(_stem(name), {})[name] = None
     for value in made:
         home = body.locals[value].placement
         whole = spec_of(replace(home, partial=()), value)
-        read = [name for name in taken.get(value, ()) if name != value]
-        ways = [Way(None if home.partial and value in taken.get(value, ()) else whole, whole)]
+        taken = _taken(body, value)
+        read = [name for name in taken if name != value]
+        ways = [Way(None if home.partial and value in taken else whole, whole)]
         if len(read) == 1:
             there = body.locals[read[0]].placement
             gathered = not set(home.axes) <= set(there.axes)

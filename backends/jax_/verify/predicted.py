@@ -3,6 +3,7 @@
     executed      what the target's library runs for a step (`Capabilities.executed`): CPUs reduce the whole for a
                   reduce-scatter
     read_whole    tokens and labels are not cut along axes that the script's batch is whole on
+    at_once       a sum of a gradient over several axes may be one all-reduce over all, or one over each
     whole_sums    where the gradient of a parameter is summed step by step, every step sums the whole of it
     by_bytes      what concerns parameters, and scalars, by kind and axes in all: XLA may join them, and writes the
                   two terms of a mean as it likes
@@ -21,7 +22,7 @@ from meshwright.ir.graph.fold import Fold, FromInput
 from meshwright.ir.program.program import BodyProgram, Move, Program, Statement
 from meshwright.ir.target.capabilities import Capabilities
 
-REWRITES = ("executed", "read_whole", "whole_sums", "by_bytes")
+REWRITES = ("executed", "read_whole", "at_once", "whole_sums", "by_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Predicted:
     values: Mapping[Collective, int]
     packed: Mapping[tuple[str, tuple[str, ...]], int]
     whole: int
+    at_once: bool = True
 
     def differences(self, executed: Mapping[Collective, int]) -> Iterator[str]:
         """What was executed and is not planned, or planned and not executed."""
@@ -44,15 +46,20 @@ class Predicted:
                 yield f"{number - found} {kind} over {'.'.join(axes)} of {size} bytes are planned and not executed"
         rest: Counter[tuple[str, tuple[str, ...]]] = Counter()
         for (kind, axes, size), number in left.items():
-            rest[kind, axes] += number * size
-        for where in sorted({*rest, *self.packed}):
-            if rest[where] != self.packed.get(where, 0):
+            for each in _each(kind, axes) if self.at_once else (axes,):
+                rest[kind, each] += number * size
+        planned: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        for (kind, axes), size in self.packed.items():
+            for each in _each(kind, axes) if self.at_once else (axes,):
+                planned[kind, each] += size
+        for where in sorted({*rest, *planned}):
+            if rest[where] != planned[where]:
                 kind, axes = where
                 sizes = {size: n for (k, a, size), n in left.items() if (k, a) == where and n}
                 said = ", ".join(f"{n} of {size}" for size, n in sorted(sizes.items())) or "none"
                 yield (
                     f"{kind} over {'.'.join(axes)}: {rest[where]} bytes beside values, "
-                    f"{self.packed.get(where, 0)} planned ({said})"
+                    f"{planned[where]} planned ({said})"
                 )
 
 
@@ -85,7 +92,12 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
                     packed[kind, axes] += size * times
                 else:
                     values[kind, axes, size] += times
-    return Predicted(values, packed, whole)
+    return Predicted(values, packed, whole, "at_once" in rewrites)
+
+
+def _each(kind: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The axes of a sum one by one."""
+    return tuple((axis,) for axis in axes) if kind == "all_reduce" else (axes,)
 
 
 def _summed(body: BodyProgram) -> dict[str, str]:
