@@ -67,24 +67,26 @@ def _nnx(calls: Calls, factory: str) -> Iterator[str]:
     yield ""
     yield ""
     yield "static = nnx.graphdef(nnx.eval_shape(made))"
+    yield "rest = jax.jit(lambda: nnx.state(made(), nnx.Not(nnx.Param)))()  # keys of a model that draws nothing"
     yield ""
     yield ""
-    yield from _begin("return nnx.state(made())")
+    yield from _begin("return nnx.state(made(), nnx.Param)")
     own = "model_file.forward(model, batch)" if calls.invoked.forward else f"model({_arguments(calls.invoked)})"
-    yield from _outputs("model = nnx.merge(static, state)", f"return {own}")
+    yield from _outputs("model = nnx.merge(static, state, rest)", f"return {own}")
 
 
 def _linen(calls: Calls, factory: str) -> Iterator[str]:
     assert calls.invoked is not None
     yield f"model = {factory}()"
+    yield 'keys = {name: jax.random.key(SEED) for name in ("params", "dropout")}'
     yield ""
     yield ""
     yield from _begin(
         "batch = model_file.example_inputs(GLOBAL_BATCH, SEQ)",
-        f'return meta.unbox(model.init(jax.random.key(SEED), {_arguments(calls.invoked)})["params"])',
+        f'return meta.unbox(model.init(keys, {_arguments(calls.invoked)})["params"])',
     )
-    forward = 'model_file.forward(model.bind({"params": state}), batch)'
-    own = f'model.apply({{"params": state}}, {_arguments(calls.invoked)})'
+    forward = 'model_file.forward(model.bind({"params": state}, rngs=keys), batch)'
+    own = f'model.apply({{"params": state}}, {_arguments(calls.invoked)}, rngs=keys)'
     yield from _outputs(f"return {forward if calls.invoked.forward else own}")
 
 

@@ -3,10 +3,12 @@
     executed      what the target's library runs for a step (`Capabilities.executed`): CPUs reduce the whole for a
                   reduce-scatter
     read_whole    tokens and labels are not cut along axes that the script's batch is whole on
+    by_bytes      what concerns parameters is compared by kind and axes, in bytes: XLA may join it
     at_once       a sum of a gradient over several axes may be one all-reduce over all, or one over each
     whole_sums    where the gradient of a parameter is summed step by step, every step sums the whole of it
-    by_bytes      what concerns parameters, and scalars, by kind and axes in all: XLA may join them, and writes the
-                  two terms of a mean as it likes
+    tied          what several parts of a model read is summed for each of them, before the sums are added
+    part_read     of a parameter of which one slice is read, the gradient of that slice is summed
+    scalars       terms of a loss may be added up before they are summed: at least one number, and no more than planned
 
 Everything else is compared one by one: kind, mesh axes, bytes of each.
 """
@@ -19,19 +21,24 @@ from dataclasses import dataclass
 
 from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.ir.graph.fold import Fold, FromInput
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.program.program import BodyProgram, Move, Program, Statement
 from meshwright.ir.target.capabilities import Capabilities
 
-REWRITES = ("executed", "read_whole", "at_once", "whole_sums", "by_bytes")
+REWRITES = ("executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "scalars")
+SCALAR_BYTES = 4
+Where = tuple[str, tuple[str, ...]]
+"""Kind and mesh axes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a step communicates: values one by one, the rest by kind and axes in bytes, and how many collectives of the
-    plan are of tokens and labels, which are read whole."""
+    """What a step communicates: values one by one; what concerns parameters, and scalars, in bytes; and how many
+    collectives of the plan are of tokens and labels, which are read whole."""
 
     values: Mapping[Collective, int]
-    packed: Mapping[tuple[str, tuple[str, ...]], int]
+    packed: Mapping[Where, int]
+    scalars: Mapping[Where, int]
     whole: int
     at_once: bool = True
 
@@ -44,69 +51,114 @@ class Predicted:
             if found < number:
                 kind, axes, size = key
                 yield f"{number - found} {kind} over {'.'.join(axes)} of {size} bytes are planned and not executed"
-        rest: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        for where, size in sorted(self.scalars.items()):
+            found = min(size // SCALAR_BYTES, left[*where, SCALAR_BYTES])
+            left[*where, SCALAR_BYTES] -= found
+            if not found:
+                yield f"{where[0]} over {'.'.join(where[1])} of scalars is planned and not executed"
+        rest, planned = Counter[Where](), Counter[Where]()
         for (kind, axes, size), number in left.items():
-            for each in _each(kind, axes) if self.at_once else (axes,):
-                rest[kind, each] += number * size
-        planned: Counter[tuple[str, tuple[str, ...]]] = Counter()
+            self._add(rest, kind, axes, number * size)
         for (kind, axes), size in self.packed.items():
-            for each in _each(kind, axes) if self.at_once else (axes,):
-                planned[kind, each] += size
+            self._add(planned, kind, axes, size)
         for where in sorted({*rest, *planned}):
             if rest[where] != planned[where]:
                 kind, axes = where
-                sizes = {size: n for (k, a, size), n in left.items() if (k, a) == where and n}
+                sizes = {size: n for (k, a, size), n in left.items() if k == kind and set(axes) <= set(a) and n}
                 said = ", ".join(f"{n} of {size}" for size, n in sorted(sizes.items())) or "none"
                 yield (
                     f"{kind} over {'.'.join(axes)}: {rest[where]} bytes beside values, "
                     f"{planned[where]} planned ({said})"
                 )
 
+    def _add(self, into: Counter[Where], kind: str, axes: tuple[str, ...], size: int) -> None:
+        apart = self.at_once and kind == "all_reduce"
+        for each in [(axis,) for axis in axes] if apart else [axes]:
+            into[kind, each] += size
+
 
 def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:
     """The collectives of one step, by these rewrites."""
-    values: Counter[Collective] = Counter()
-    packed: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    whole = 0
-    calls = list(fold.calls())
+    values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
+    whole, calls = 0, list(fold.calls())
     executed: Callable[[str], str] = target.executed if "executed" in rewrites else str
     for stage in program.stages:
         for number, name in stage.calls():
             body, call = program.body(name), calls[number]
-            given = {
-                item.value
-                for item, source in zip(call.body.graph.inputs, call.sources, strict=True)
-                if isinstance(source, FromInput)
-            }
-            summed = _summed(body) if "whole_sums" in rewrites else {}
+            inputs = zip(call.body.graph.inputs, call.sources, strict=True)
+            given = {item.value for item, source in inputs if isinstance(source, FromInput)}
+            sizes = _sizes(body, call.body.graph, rewrites)
             for statement, times in _all(body, program.microbatches):
                 if not isinstance(statement, Move) or statement.step.free:
                     continue
-                kind, axes = executed(statement.step.kind), tuple(sorted(statement.step.axes))
-                size = int(body.nbytes[summed.get(statement.operand, statement.operand)])
+                where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
+                size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
                 if "read_whole" in rewrites and _stem(statement.operand) in given:
                     whole += times
-                elif "by_bytes" in rewrites and (
-                    statement.reason not in ("value", "gradient") or body.elements[statement.operand] == 1
-                ):
-                    packed[kind, axes] += size * times
+                elif "by_bytes" in rewrites and statement.reason not in ("value", "gradient"):
+                    packed[where] += size * times
+                elif "scalars" in rewrites and body.elements[statement.operand] == 1:
+                    scalars[where] += max(size, SCALAR_BYTES) * times
                 else:
-                    values[kind, axes, size] += times
-    return Predicted(values, packed, whole, "at_once" in rewrites)
+                    values[*where, size] += times
+    for where, size in _tied(program, executed) if "tied" in rewrites else ():
+        packed[where] += size
+    return Predicted(values, packed, scalars, whole, "at_once" in rewrites)
 
 
-def _each(kind: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """The axes of a sum one by one."""
-    return tuple((axis,) for axis in axes) if kind == "all_reduce" else (axes,)
-
-
-def _summed(body: BodyProgram) -> dict[str, str]:
-    """For every name on the way of a gradient to where it is summed, the name that it began with."""
-    found: dict[str, str] = {}
+def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[str, int]:
+    """For names on the way of a parameter's gradient to where it is stored, the bytes that are summed."""
+    found: dict[str, int] = {}
     for statement in (*body.backward, *body.sync):
-        if isinstance(statement, Move) and statement.reason == "sync":
-            found[statement.result] = found.setdefault(statement.operand, statement.operand)
+        if isinstance(statement, Move) and statement.reason == "sync" and "whole_sums" in rewrites:
+            first = found.setdefault(statement.operand, int(body.nbytes[statement.operand]))
+            found[statement.result] = first
+    parts = dict(_parts(graph)) if "part_read" in rewrites else {}
+    for slot in body.params:
+        part = parts.get(slot.value)
+        if part is not None and slot.grad is not None:
+            for name in _way(body, slot.grad):
+                found[name] = int(body.nbytes[part])
     return found
+
+
+def _parts(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The parameters of which one slice is read, and nothing else, with that slice."""
+    for param in graph.params:
+        readers = graph.readers[param.value]
+        if len(readers) == 1 and (op := graph.ops[readers[0][0]]).kind == "slice":
+            yield param.value, op.name
+
+
+def _way(body: BodyProgram, name: str) -> Iterator[str]:
+    """The names of a gradient on its way to the optimizer's shards."""
+    yield name
+    for statement in body.sync:
+        if isinstance(statement, Move) and statement.operand == name:
+            name = statement.result
+            yield name
+
+
+def _tied(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
+    """The sums of what several calls of a stage read, for each but the one that has them."""
+    for tie in program.ties:
+        syncs = [list(_sync(program, stage, call, tie.path)) for stage, call in tie.holders]
+        having = next((one for one in syncs if one), [])
+        for one in syncs:
+            for move, size in having if not one else ():
+                yield (executed(move.step.kind), tuple(sorted(move.step.axes))), size
+
+
+def _sync(program: Program, stage: int, call: int, path: str) -> Iterator[tuple[Move, int]]:
+    """The collectives that a call's gradient of a parameter is summed by, with the bytes of the whole of it."""
+    body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
+    for slot in body.params:
+        if slot.path != path or slot.grad is None or slot.synced is None:
+            continue
+        names = set(_way(body, slot.grad))
+        for one in body.sync:
+            if isinstance(one, Move) and one.operand in names and not one.step.free:
+                yield one, int(body.nbytes[slot.grad])
 
 
 def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:

@@ -17,7 +17,7 @@ from typing import Any
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.folding.segment import calls_traced
 from meshwright.ir.frontends.foreign import blamed
-from meshwright.ir.frontends.jax_.capture import folded, labels_of, translated
+from meshwright.ir.frontends.jax_.capture import Folded, folded, labels_of, translated
 from meshwright.ir.frontends.jax_.flat import Flat, flattened
 from meshwright.ir.frontends.jax_.models import KEYS, TRAINING
 from meshwright.ir.frontends.jax_.rooms import placed
@@ -35,7 +35,8 @@ def calls_of(source: JaxSource, reference: str, *, batch: int, seq: int) -> Call
         example = example_batch(source, batch, seq)
         labels, _ = labels_of(source, example, batch, seq)
     step = traced(source, example)
-    check_plain(source, step, example)
+    found = folded(source, step, labels, seed=0)
+    check_plain(source, step, example, draws=any(op.draws for op in found.graph.ops))
     file, _, factory = reference.rpartition(":")
     return Calls(
         file=Path(file).resolve(),
@@ -45,19 +46,19 @@ def calls_of(source: JaxSource, reference: str, *, batch: int, seq: int) -> Call
         has_optimizer=source.hooks["optimizer"] is not None,
         own_loss=None if source.hooks["loss"] is not None else "",
         untrained=frozenset(leaf.path for leaf in step.leaves if leaf.kind == "param" and not leaf.trained),
-        places=places_of(source, step, labels),
+        places=places_of(step, labels, found),
         invoked=invoked_of(source, step, example),
     )
 
 
-def check_plain(source: JaxSource, step: Step, example: Any) -> None:
-    """Must: a state of trained arrays alone, a loss beside the factory, a batch of named arrays."""
-    held = next((leaf for leaf in step.leaves if leaf.kind in ("buffer", "constant") or leaf.random), None)
-    if held is not None:
-        what = "draws random numbers from" if held.kind == "constant" else "changes, or keeps, without training it,"
-        raise EmissionModel(
-            place=source.place, cause=f"no code is written yet for a state that the step {what}: {held.path}", fix=ANY
-        )
+def check_plain(source: JaxSource, step: Step, example: Any, *, draws: bool) -> None:
+    """Must: a state of trained arrays alone, but for keys that nothing is drawn from; a loss beside the factory; a
+    batch of named arrays."""
+    apart = source.made(example).way == "nnx"  # code keeps what is not trained beside the parameters
+    held = next((one for one in step.leaves if one.kind == "buffer" or (one.kind == "constant" and not apart)), None)
+    if held is not None or draws:
+        what = "random numbers that the step draws" if held is None else f"a state that is not trained, {held.path}"
+        raise EmissionModel(place=source.place, cause=f"no code is written yet for {what}", fix=ANY)
     if source.hooks["loss"] is None:
         raise EmissionModel(
             place=source.place, cause="there is no loss(outputs, batch)", fix="define it beside the factory"
@@ -88,9 +89,9 @@ def invoked_of(source: JaxSource, step: Step, example: Mapping[str, Any]) -> Inv
     )
 
 
-def places_of(source: JaxSource, step: Step, labels: Mapping[str, tuple[str, ...]]) -> Places:
+def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) -> Places:
     """Where the values of the fold's bodies are made."""
-    sites, found = Sites(step.whole), folded(source, step, labels, seed=0)
+    sites = Sites(step.whole)
     flat = placed(flattened(step.jaxpr, step.leaves, whole=found.whole, sites=sites))
     traced, _ = translated(flat, step, labels, found.stacks)
     at = _made_at(traced.graph, flat)
