@@ -42,8 +42,8 @@ def _begin(*lines: str) -> Iterator[str]:
     yield ""
 
 
-def _outputs(*lines: str) -> Iterator[str]:
-    yield "def outputs_of(state: Tree, batch: Batch) -> Any:"
+def _outputs(*lines: str, rest: bool = False) -> Iterator[str]:
+    yield f"def outputs_of(state: Tree, batch: Batch{', rest: Tree' * rest}) -> Any:"
     yield '    """The forward pass."""'
     yield from (f"    {line}" for line in lines)
 
@@ -72,7 +72,7 @@ def _nnx(calls: Calls, factory: str) -> Iterator[str]:
     yield ""
     yield from _begin("return nnx.state(made(), nnx.Param)")
     own = "model_file.forward(model, batch)" if calls.invoked.forward else f"model({_arguments(calls.invoked)})"
-    yield from _outputs("model = nnx.merge(static, state, rest)", f"return {own}")
+    yield from _outputs("model = nnx.merge(static, state, rest)", f"return {own}", rest=True)
 
 
 def _linen(calls: Calls, factory: str) -> Iterator[str]:

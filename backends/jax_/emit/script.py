@@ -36,19 +36,25 @@ model_file = load(Path(__file__).resolve().parent / MODEL)
 LOSS = '''\
 def loss_of(state: Tree, batch: Batch) -> jax.Array:
     """The user's loss, run as it is traced, with values where the plan has them."""
-    traced = jax.make_jaxpr(lambda state, batch: model_file.loss(outputs_of(state, batch), batch))(state, batch)
+USED    given = (state, batchREST)
+    traced = jax.make_jaxpr(lambda *given: model_file.loss(outputs_of(*given), given[1]))(*given)
     if crc32(" ".join(primitives(traced.jaxpr)).encode()) != TRACE:
         sys.exit("values have other places than when this was written: the model or JAX has changed, so emit it again")
-USED    return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves((state, batch)))[0]
+    return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given))[0]
 '''
 
 STEP = '''\
-def train_step(state: Tree, states: Tree, batch: Batch) -> tuple[Tree, Tree, jax.Array]:
-    """The parameters and the optimizer's states after a step, and the loss before it."""
-    loss, grads = jax.value_and_grad(loss_of)(state, batch)
+def updated(state: Tree, states: Tree, grads: Tree) -> tuple[Tree, Tree]:
+    """The parameters and the optimizer's states after its step."""
     grads = jax.lax.with_sharding_constraint(grads, lie(STATES, grads))
     updates, states = optimizer.update(grads, states, state)
-    return optax.apply_updates(state, updates), states, loss
+    return optax.apply_updates(state, updates), states
+
+
+def train_step(state: Tree, states: Tree, batch: Batch) -> tuple[Tree, Tree, jax.Array]:
+    """A step, and the loss before it."""
+    loss, grads = jax.value_and_grad(loss_of)(state, batch)
+    return *updated(state, states, grads), loss
 
 
 shape = jax.eval_shape(begin)
@@ -230,7 +236,7 @@ def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
             *model(calls),
             "",
             "",
-            LOSS.replace("USED", used),
+            LOSS.replace("USED", used).replace("REST", ", rest" if calls.invoked.way == "nnx" else ""),
             "",
             STEP.replace("STATES", states).replace("ROWS", rows),
         )

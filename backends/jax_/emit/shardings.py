@@ -218,16 +218,17 @@ def _taken(body: BodyProgram, value: str) -> list[str]:
 
 def _ways(body: BodyProgram) -> dict[str, tuple[Way, ...]]:
     """Of every value that is pinned, its placements in order."""
-    made = [
-        value for one in body.forward if isinstance(one, Compute) and _is_pinned(body, one) for value in one.results
-    ]
     found: dict[str, tuple[Way, ...]] = {}
-    for value in made:
+    for one in body.forward:
+        if not isinstance(one, Compute) or not _is_pinned(body, one):
+            continue
+        value = one.results[0]
         home = body.locals[value].placement
         whole = spec_of(replace(home, partial=()), value)
         taken = _taken(body, value)
         read = [name for name in taken if name != value]
-        ways = [Way(None if home.partial and value in taken else whole, whole)]
+        summed = one.signature.kind == "embedding" and value not in taken  # a table that is cut would be gathered
+        ways = [Way(None if home.partial and not summed else whole, whole)]
         if len(read) == 1:
             there = body.locals[read[0]].placement
             gathered = not set(home.axes) <= set(there.axes)

@@ -5,7 +5,8 @@ that many times its trip count, which XLA notes where it knows it. Devices that 
 
     {{0,2},{1,3}}                     groups
     [2,2]<=[2,2]T(1,0)                0, 1, 2, … in the shape behind the arrow, transposed, cut into rows
-    mesh['a'=2,'b'=2] {'a'}           0, 1, 2, … in the shape of the mesh; groups along these axes
+    mesh['a'=2,'b'=2] {'a'}           0, 1, 2, … in the shape of the mesh; groups along these axes. Where the devices
+                                      have another order, `device_ids=([2,4]T(1,0))` says it, as above
 """
 
 from __future__ import annotations
@@ -126,22 +127,29 @@ def _groups(line: str) -> Iterator[tuple[int, ...]]:
     if found := re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,{}]*)\}\}", line):
         yield from (tuple(map(int, one.split(","))) for one in found[1].split("},{"))
     elif found := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
-        shape = tuple(map(int, found[3].split(",")))
-        order = tuple(map(int, found[4].split(","))) if found[4] else tuple(range(len(shape)))
-        devices = _transposed(shape, order)
-        size = int(found[2])
+        devices, size = _iota(found[3], found[4]), int(found[2])
         yield from (tuple(devices[at : at + size]) for at in range(0, len(devices), size))
-    elif found := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
+    elif found := re.search(
+        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}", line
+    ):
         axes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", found[1])}
-        along = [name.strip(" '") for name in found[2].split(",")]
+        along = [name.strip(" '") for name in found[4].split(",")]
         if not set(along) <= set(axes):
-            raise _unreadable(line, f"groups along {found[2]}")
+            raise _unreadable(line, f"groups along {found[4]}")
+        ids = _iota(found[2], found[3]) if found[2] else list(range(prod(axes.values())))
         names = list(axes)
         order = tuple(names.index(one) for one in (*(one for one in names if one not in along), *along))
-        devices, size = _transposed(tuple(axes.values()), order), prod(axes[one] for one in along)
+        devices = [ids[at] for at in _transposed(tuple(axes.values()), order)]
+        size = prod(axes[one] for one in along)
         yield from (tuple(devices[at : at + size]) for at in range(0, len(devices), size))
     else:
         raise _unreadable(line, "its groups are written in no known way")
+
+
+def _iota(shape: str, order: str | None) -> list[int]:
+    """0, 1, 2, … in a shape, transposed where an order is given."""
+    dims = tuple(map(int, shape.split(",")))
+    return _transposed(dims, tuple(map(int, order.split(","))) if order else range(len(dims)))
 
 
 def _transposed(shape: Sequence[int], order: Sequence[int]) -> list[int]:

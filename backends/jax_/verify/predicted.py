@@ -7,7 +7,8 @@
     at_once       a sum of a gradient over several axes may be one all-reduce over all, or one over each
     whole_sums    where the gradient of a parameter is summed step by step, every step sums the whole of it
     tied          what several parts of a model read is summed for each of them, before the sums are added
-    part_read     of a parameter of which one slice is read, the gradient of that slice is summed
+    part_read     where a slice or rows of a parameter are taken before they meet the batch, the gradient of what was
+                  taken is summed
     scalars       terms of a loss may be added up before they are summed: at least one number, and no more than planned
 
 Everything else is compared one by one: kind, mesh axes, bytes of each.
@@ -123,11 +124,19 @@ def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[s
 
 
 def _parts(graph: Graph) -> Iterator[tuple[str, str]]:
-    """The parameters of which one slice is read, and nothing else, with that slice."""
+    """The parameters of which something is taken that depends on nothing else, with what meets the batch in the end."""
+    live = {item.value for item in graph.inputs}
+    for op in graph.ops:
+        live |= set(op.results) if not live.isdisjoint(op.operands) else set()
     for param in graph.params:
-        readers = graph.readers[param.value]
-        if len(readers) == 1 and (op := graph.ops[readers[0][0]]).kind == "slice":
-            yield param.value, op.name
+        value = param.value
+        while len(readers := graph.readers[value]) == 1:
+            op = graph.ops[readers[0][0]]
+            if len(op.results) > 1 or op.name in live:
+                break
+            value = op.name
+        if value != param.value:
+            yield param.value, value
 
 
 def _way(body: BodyProgram, name: str) -> Iterator[str]:

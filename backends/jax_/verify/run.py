@@ -2,8 +2,8 @@
 
     python -m meshwright.backends.jax_.verify.run JOBS.json
 
-For every job: the parameters that the script begins with; for every step its loss, every gradient of its loss, and the
-parameters after its own compiled step. Beside it the model on the first device, with the parameters that the script
+For every job: the parameters that the script begins with; for every step the loss of its own compiled step, every
+gradient of its loss, and the parameters after its optimizer's step with these. Beside it the model on the first device, with the parameters that the script
 began with: the factory's own functions as the front end calls them, no line of the script's. The optimizer of the
 reference is given the gradients of the run, which are compared themselves: of what is nothing but noise Adam makes a
 step of full length, and no two runs agree on its direction. A batch that says nothing (zeros) is drawn.
@@ -27,8 +27,8 @@ from meshwright.ir.frontends.door import load_model
 BESIDE = "train_shardings"
 FLOOR = 6e-3
 """Of the largest element of all, below which differences of a tensor are not measured by its own size: 2^-24, by which
-fp32 rounds a term as large as that one, is 1e-5 of it. Nothing runs again in fp64 here, since code that asks for fp32 by
-name would not."""
+fp32 rounds a term as large as that one, is 1e-5 of it. Nothing runs again in fp64 here: code that asks for fp32 by name
+would not."""
 
 
 def main(jobs: Path) -> None:
@@ -63,6 +63,7 @@ def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
     batches = [_batch(script, number, job["words"]) for number in range(steps)]
     reference = _Reference(job["model"], script, state, batches[0])
     gradients = jax.jit(jax.value_and_grad(script.loss_of))
+    update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
     compiled = None
     off: dict[str, float] = {}
     losses, compared = [], 0
@@ -75,7 +76,9 @@ def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
             Path(job["hlo"]).write_text(compiled.as_text(), encoding="utf-8")
         _, grads = gradients(state, batch)
         expected, model_grads, after = reference.step(host, grads)
-        state, states, loss = compiled(state, states, batch)
+        stepped = update(state, states, grads)
+        *_, loss = compiled(state, states, batch)
+        state, states = stepped
         losses.append(float(loss))
         for what, one, other in (
             ("the loss", loss, expected),

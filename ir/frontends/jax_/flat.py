@@ -229,11 +229,11 @@ class _Flattening:
             few = short_walk((0,) * length, seed=f"{prefix} {self.seed}", most=SHORT_WALK)
             walk = few if not (self.whole or any(read) or params["reverse"]) else tuple(range(length))
             self.flat.stacks.append(Stack(prefix, (0,) * length, walk))
-            paths = {index: self.flat.leaves[leaf].path for index, leaf in stacked.items()}
-            operands = {
-                path.removeprefix(f"{prefix}."): (fixed + carried + index, path) for index, path in paths.items()
-            }
-            self.flat.scans[prefix] = Scan(site(self.site), operands)
+            if self.sites is not None:
+                places = {fixed + carried + index: self.flat.leaves[leaf].path for index, leaf in stacked.items()}
+                operands = {at: (self.sites.operand(equation, at), path) for at, path in places.items()}
+                own = {path.removeprefix(f"{prefix}."): (at, path) for at, path in operands.values()}
+                self.flat.scans[prefix] = Scan(site(self.site), own)
             order = walk if not params["reverse"] else order
         given: list[list[Atom]] = []
         for at in order:

@@ -17,13 +17,21 @@ class Sites:
 
     def __init__(self, closed: Any) -> None:
         self.closed = closed  # variables are known by identity
-        self.numbers = {
-            id(var): at for jaxpr in _jaxprs(closed) for at, one in enumerate(jaxpr.eqns) for var in one.outvars
+        self.known = {
+            id(var): (at, one) for jaxpr in _jaxprs(closed) for at, one in enumerate(jaxpr.eqns) for var in one.outvars
         }
 
     def number(self, equation: Any) -> int:
         """That of an equation, which may lack some results; -1 if it gives nothing that is known."""
-        return next((self.numbers[id(var)] for var in equation.outvars if id(var) in self.numbers), -1)
+        return self._known(equation)[0]
+
+    def operand(self, equation: Any, at: int) -> int:
+        """Which operand it was of an equation that has lost some."""
+        whole = self._known(equation)[1]
+        return next((place for place, var in enumerate(whole.invars) if var is equation.invars[at]), at)
+
+    def _known(self, equation: Any) -> tuple[int, Any]:
+        return next((self.known[id(var)] for var in equation.outvars if id(var) in self.known), (-1, equation))
 
     @property
     def check(self) -> int:
