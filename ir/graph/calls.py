@@ -30,6 +30,8 @@ class Places:
 
     values: Mapping[str, Mapping[str, str]]
     """Of every body the values that have a place."""
+    products: Mapping[str, str]
+    """Of places at which a bias is added, those of the products that it is added to."""
     begins: Mapping[str, int]
     """Where every block begins that is written out, by its path."""
     scans: Mapping[str, Scanned]

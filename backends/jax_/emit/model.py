@@ -60,7 +60,7 @@ def _pair(calls: Calls, factory: str) -> Iterator[str]:
 
 def _nnx(calls: Calls, factory: str) -> Iterator[str]:
     assert calls.invoked is not None
-    yield "def made() -> Any:"
+    yield from ("", "", "def made() -> Any:")
     yield f"    model = {factory}()"
     yield "    model.train()"
     yield "    return model"
@@ -92,7 +92,7 @@ def _linen(calls: Calls, factory: str) -> Iterator[str]:
 
 def _equinox(calls: Calls, factory: str) -> Iterator[str]:
     assert calls.invoked is not None
-    yield "def made() -> Any:"
+    yield from ("", "", "def made() -> Any:")
     yield f"    return equinox.nn.inference_mode({factory}(), value=False)"
     yield ""
     yield ""

@@ -134,10 +134,10 @@ both_lying.defvjp(
 
 def pinned(value: Any, place: str) -> Any:
     """A value where the plan has it. XLA would cut, and pad, dimensions of a single element: these stay whole."""
-    if place not in VALUES and 1 in value.shape:
+    if place not in VALUES and 1 in jnp.shape(value):
         return lying(value, P(*(None if extent == 1 else P.UNCONSTRAINED for extent in value.shape)))
-    trained = jnp.issubdtype(value.dtype, jnp.inexact)
     for spec, gradient in VALUES.get(place, ()):
+        trained = jnp.issubdtype(value.dtype, jnp.inexact)
         value = both_lying(value, spec, gradient) if trained else lying(value, spec)
     return value
 

@@ -182,8 +182,17 @@ class Shardings:
 
     def _pinned(self) -> Iterator[tuple[Segment, dict[str, Pin]]]:
         for segment, name, body in self._bodies():
-            at = self._places.values.get(name, {})
-            yield segment, {at[value]: Pin(value, ways) for value, ways in _ways(body).items() if value in at}
+            at, products = self._places.values.get(name, {}), self._places.products
+            pins: dict[str, Pin] = {}
+            for value, ways in _ways(body).items():
+                place = at.get(value)
+                if place is None:
+                    continue
+                if ways[0].value is None and place in products:  # the sum is made before a bias is added to it
+                    whole = Way(ways[0].gradient, ways[0].gradient)
+                    pins[products[place]] = Pin(f"{value}, without its bias", (whole,))
+                pins[place] = Pin(value, ways)
+            yield segment, pins
 
 
 def spec_of(placement: Placement, what: str) -> Spec:

@@ -23,7 +23,7 @@ from pathlib import Path
 from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.script import SCRIPT
 from meshwright.backends.jax_.verify.hlo import Collective, collectives
-from meshwright.backends.jax_.verify.predicted import predicted
+from meshwright.backends.jax_.verify.predicted import REWRITES, predicted
 from meshwright.backends.results import Off, Verified
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import RanksFailed
@@ -32,6 +32,8 @@ from meshwright.ir.graph.fold import Fold
 EXACT = 1e-5
 APART = "cpu-all-reduce-combiner"
 """The pass of XLA that joins all-reduces."""
+QUICK = "--xla_backend_optimization_level=0"
+"""Machine code as it comes: programs run once, and collectives are decided before."""
 LAST = 30
 """Lines of what was printed that an error shows."""
 FEWEST_WORDS = 2
@@ -50,8 +52,24 @@ class Job:
         return Job(folder / SCRIPT, subject)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a script left: its losses, how many tensors were compared, how far each was off, and its compiled step."""
+
+    steps: int
+    losses: tuple[float, ...]
+    tensors: int
+    off: Mapping[str, float]
+    hlo: str
+
+
 def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
     """Run scripts one after the other in one process, and compare. Raises `RanksFailed`."""
+    return [verdict(job, ran) for job, ran in zip(jobs, run(jobs, steps=steps, limit_s=limit_s), strict=True)]
+
+
+def run(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Ran]:
+    """What scripts left that ran one after the other in one process."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = [
@@ -69,13 +87,12 @@ def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]
         (folder / "jobs.json").write_text(json.dumps(given), encoding="utf-8")
         _run(jobs, folder / "jobs.json", limit_s)
         return [
-            _verdict(
-                job,
-                json.loads((folder / f"{number}.json").read_text(encoding="utf-8")),
-                (folder / f"{number}.hlo").read_text(encoding="utf-8"),
-                steps,
+            Ran(
+                **json.loads((folder / f"{number}.json").read_text(encoding="utf-8")),
+                hlo=(folder / f"{number}.hlo").read_text(encoding="utf-8"),
+                steps=steps,
             )
-            for number, job in enumerate(jobs)
+            for number in range(len(jobs))
         ]
 
 
@@ -96,7 +113,8 @@ def _run(jobs: Sequence[Job], given: Path, limit_s: float) -> None:
     """Start the process, and end it when its time is up."""
     place = ", ".join(str(job.script) for job in jobs)
     command = [sys.executable, "-m", "meshwright.backends.jax_.verify.run", str(given)]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}".strip()
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=limit_s, env=environment, check=False, errors="replace"
@@ -114,25 +132,21 @@ def _run(jobs: Sequence[Job], given: Path, limit_s: float) -> None:
         )
 
 
-def _verdict(job: Job, found: Mapping[str, object], text: str, steps: int) -> Verified:
+def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] = REWRITES) -> Verified:
+    """What differs in what a script left; collectives by these rewrites."""
     subject = job.subject
-    executed = collectives(text, subject.mesh)
-    planned = predicted(subject.program, subject.fold, TARGETS[subject.decisions.target])
-    off = found["off"]
-    assert isinstance(off, dict)
-    losses, tensors = found["losses"], found["tensors"]
-    assert isinstance(losses, list)
-    assert isinstance(tensors, int)
+    executed = collectives(ran.hlo, subject.mesh)
+    planned = predicted(subject.program, subject.fold, TARGETS[subject.decisions.target], rewrites)
     return Verified(
         ranks=subject.ranks,
-        steps=steps,
-        losses=tuple(losses),
-        tensors=tensors,
-        worst=max(off.values(), default=0.0),
+        steps=ran.steps,
+        losses=tuple(ran.losses),
+        tensors=ran.tensors,
+        worst=max(ran.off.values(), default=0.0),
         collectives=summary(executed),
         once=(),
         unlike=tuple(planned.differences(executed)),
-        off=tuple(Off(name, by, EXACT) for name, by in off.items() if not by <= EXACT),
+        off=tuple(Off(name, by, EXACT) for name, by in ran.off.items() if not by <= EXACT),
         read_whole=planned.whole,
     )
 

@@ -6,9 +6,12 @@
     by_bytes      what concerns parameters is compared by kind and axes, in bytes: XLA may join it
     at_once       a sum of a gradient over several axes may be one all-reduce over all, or one over each
     whole_sums    where the gradient of a parameter is summed step by step, every step sums the whole of it
-    tied          what several parts of a model read is summed for each of them, before the sums are added
+    tied          what several parts of a model read is gathered once for all of them, and its gradient is summed for
+                  each, before the sums are added
     part_read     where a slice or rows of a parameter are taken before they meet the batch, the gradient of what was
                   taken is summed
+    log_softmax   a cross entropy that cuts classes, and is written with `jax.nn.log_softmax`, sums the gradient that
+                  comes in once more, in as many bytes as one of its statistics
     scalars       terms of a loss may be added up before they are summed: at least one number, and no more than planned
 
 Everything else is compared one by one: kind, mesh axes, bytes of each.
@@ -16,9 +19,10 @@ Everything else is compared one by one: kind, mesh axes, bytes of each.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.ir.graph.fold import Fold, FromInput
@@ -26,7 +30,9 @@ from meshwright.ir.graph.graph import Graph
 from meshwright.ir.program.program import BodyProgram, Move, Program, Statement
 from meshwright.ir.target.capabilities import Capabilities
 
-REWRITES = ("executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "scalars")
+REWRITES = (
+    "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
+)  # fmt: skip
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
 """Kind and mesh axes."""
@@ -41,6 +47,8 @@ class Predicted:
     packed: Mapping[Where, int]
     scalars: Mapping[Where, int]
     whole: int
+    perhaps: Mapping[Collective, int] = field(default_factory=dict)
+    """Values that may be executed besides."""
     at_once: bool = True
 
     def differences(self, executed: Mapping[Collective, int]) -> Iterator[str]:
@@ -52,6 +60,8 @@ class Predicted:
             if found < number:
                 kind, axes, size = key
                 yield f"{number - found} {kind} over {'.'.join(axes)} of {size} bytes are planned and not executed"
+        for key, number in self.perhaps.items():
+            left[key] -= min(number, left[key])
         for where, size in sorted(self.scalars.items()):
             found = min(size // SCALAR_BYTES, left[*where, SCALAR_BYTES])
             left[*where, SCALAR_BYTES] -= found
@@ -81,7 +91,7 @@ class Predicted:
 def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:
     """The collectives of one step, by these rewrites."""
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
-    whole, calls = 0, list(fold.calls())
+    perhaps, whole, calls = Counter[Collective](), 0, list(fold.calls())
     executed: Callable[[str], str] = target.executed if "executed" in rewrites else str
     for stage in program.stages:
         for number, name in stage.calls():
@@ -102,9 +112,11 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
                     scalars[where] += max(size, SCALAR_BYTES) * times
                 else:
                     values[*where, size] += times
+            if "log_softmax" in rewrites:
+                perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
     for where, size in _tied(program, executed) if "tied" in rewrites else ():
         packed[where] += size
-    return Predicted(values, packed, scalars, whole, "at_once" in rewrites)
+    return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
 
 
 def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[str, int]:
@@ -119,7 +131,7 @@ def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[s
         part = parts.get(slot.value)
         if part is not None and slot.grad is not None:
             for name in _way(body, slot.grad):
-                found[name] = int(body.nbytes[part])
+                found[name] = int(min(body.nbytes[one] for one in body.locals if _stem(one) == part))
     return found
 
 
@@ -148,14 +160,42 @@ def _way(body: BodyProgram, name: str) -> Iterator[str]:
             yield name
 
 
+def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The mesh axes and bytes of what a cross entropy that cuts classes sums, each once."""
+    found = {
+        (tuple(sorted(one.step.axes)), int(body.nbytes[one.operand]))
+        for one in body.forward
+        if isinstance(one, Move) and one.step.kind == "all_reduce" and one.operand.startswith("cross_entropy.")
+    }
+    yield from sorted(found)
+
+
 def _tied(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
-    """The sums of what several calls of a stage read, for each but the one that has them."""
+    """The sums of what several calls of a stage read, for each but the one that has them; and, taken off, the gathers
+    of all but the first."""
     for tie in program.ties:
+        for stage, call in tie.holders[1:]:
+            yield from ((where, -size) for where, size in _gathers(program, stage, call, tie.path, executed))
         syncs = [list(_sync(program, stage, call, tie.path)) for stage, call in tie.holders]
         having = next((one for one in syncs if one), [])
         for one in syncs:
             for move, size in having if not one else ():
                 yield (executed(move.step.kind), tuple(sorted(move.step.axes))), size
+
+
+def _gathers(
+    program: Program, stage: int, call: int, path: str, executed: Callable[[str], str]
+) -> Iterator[tuple[Where, int]]:
+    """The gathers of a parameter in a call, in bytes."""
+    body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
+    slot = next((one for one in body.params if one.path == path), None)
+    for one in (*body.forward, *body.backward) if slot is not None else ():
+        if isinstance(one, Move) and one.reason == "parameter" and not one.step.free and _value(one.operand) == path:
+            yield (executed(one.step.kind), tuple(sorted(one.step.axes))), int(body.nbytes[one.operand])
+
+
+def _value(name: str) -> str:
+    return re.split("[@!]", name, maxsplit=1)[0]
 
 
 def _sync(program: Program, stage: int, call: int, path: str) -> Iterator[tuple[Move, int]]:

@@ -3,10 +3,11 @@
     python -m meshwright.backends.jax_.verify.run JOBS.json
 
 For every job: the parameters that the script begins with; for every step the loss of its own compiled step, every
-gradient of its loss, and the parameters after its optimizer's step with these. Beside it the model on the first device, with the parameters that the script
-began with: the factory's own functions as the front end calls them, no line of the script's. The optimizer of the
-reference is given the gradients of the run, which are compared themselves: of what is nothing but noise Adam makes a
-step of full length, and no two runs agree on its direction. A batch that says nothing (zeros) is drawn.
+gradient of its loss, and the parameters after its optimizer's step with these. Beside it the model on the first device,
+with the parameters that the script began with: the factory's own functions as the front end calls them, no line of the
+script's. The optimizer of the reference is given the gradients of the run, which are compared themselves: of what is
+nothing but noise Adam makes a step of full length, and no two runs agree on its direction. A batch that says nothing
+(zeros) is drawn.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ shape than the equation's, and where blocks that are alike have it otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from meshwright.ir.frontends.jax_.rooms import placed
 from meshwright.ir.frontends.jax_.sites import Sites
 from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
 from meshwright.ir.graph.calls import Calls, Invoked, Places, Scanned
-from meshwright.ir.graph.graph import Graph
+from meshwright.ir.graph.graph import Graph, Op
 
 ANY = "plan it with --target any"
 
@@ -95,18 +95,23 @@ def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) 
     flat = placed(flattened(step.jaxpr, step.leaves, whole=found.whole, sites=sites))
     traced, _ = translated(flat, step, labels, found.stacks)
     at = _made_at(traced.graph, flat)
+    products = _products(translated(flat, step, labels, found.stacks, raw=True)[0].graph, flat)
     values: dict[str, dict[str, str]] = {}
     begins: dict[str, int] = {}
+    before: dict[str, str] = {}
     for name, room, ops in calls_traced(found.graph, found.stacks, found.fold):
         named = zip(found.fold.body[name].graph.ops, ops, strict=True)
         own = {op.name: at[other.name] for op, other in named if other.name in at}
         if room and not any(stack.holds(room) for stack in found.stacks if stack.path in flat.scans):
-            begins[room] = min((_first(place) for place in own.values()), default=0)
-            own = {value: _counted(place, begins[room]) for value, place in own.items()}
+            first = begins[room] = min((_first(place) for place in own.values()), default=0)
+            inside = [place for place in own.values() if place in products]
+            before |= {_counted(place, first): _counted(products[place], first) for place in inside}
+            own = {value: _counted(place, first) for value, place in own.items()}
         known = values.setdefault(name, own)
         values[name] = {value: place for value, place in known.items() if own.get(value) == place}
     return Places(
         values=values,
+        products=products | before,
         begins=begins,
         scans={path: Scanned(place=one.site, operands=one.operands) for path, one in flat.scans.items()},
         check=sites.check,
@@ -124,6 +129,33 @@ def _made_at(graph: Graph, flat: Flat) -> dict[str, str]:
         if len(op.results) == 1 and graph.types[op.name].shape in shapes.get(op.source, ()):
             rooms[op.source, op.module] = op.name
     return {value: place for (place, _), value in rooms.items()}
+
+
+def _products(graph: Graph, flat: Flat) -> dict[str, str]:
+    """Of places at which something is added to a product, before composites are recognised, those of the products."""
+    at = _made_at(graph, flat)
+    made = {op.name: op for op in graph.ops}
+    found: dict[str, str] = {}
+    for op in graph.ops:
+        for value in op.operands if op.kind == "add" and op.name in at else ():
+            before = made.get(value)
+            while before is not None and before.kind in ("view", "permute") and before.name not in at:
+                before = made.get(before.operands[0])
+            products = {before.name, *_under(before, made)} if before is not None else set()
+            if (
+                before is not None
+                and before.name in at
+                and any(made[one].kind in ("linear", "matmul") for one in products)
+            ):
+                found[at[op.name]] = at[before.name]
+    return found
+
+
+def _under(op: Op, made: Mapping[str, Op]) -> Iterator[str]:
+    """What an operator shows in another shape."""
+    while op.kind in ("view", "permute") and op.operands[0] in made:
+        op = made[op.operands[0]]
+        yield op.name
 
 
 _NUMBER = re.compile(r"\d+")
