@@ -7,12 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from meshwright.backends.jax_.emit.files import check_software, emit
+from meshwright.backends.jax_.emit.files import check_model, check_software, emit
 from meshwright.backends.results import Alone, Files, Seat, Verified
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import DependencyMissing, EmissionTarget
 
-__all__ = ["check_software", "emit"]
+__all__ = ["check_model", "check_software", "emit"]
 
 OLDEST = (0, 8)
 """The oldest JAX that has all that scripts use."""

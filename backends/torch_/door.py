@@ -11,12 +11,12 @@ from meshwright.backends.results import Alone, Files, Seat, Verified
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.capabilities import DEVICE
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.emit.read.allowed import check_software
+from meshwright.backends.torch_.emit.read.allowed import check_model, check_software
 from meshwright.backends.torch_.emit.write import hosts
 from meshwright.backends.torch_.emit.write.needed import check_torch
 from meshwright.backends.torch_.emit.write.script import SCRIPT
 
-__all__ = ["check_software", "emit"]
+__all__ = ["check_model", "check_software", "emit"]
 
 
 def on_hosts(target: str) -> bool:

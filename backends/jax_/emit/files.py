@@ -10,12 +10,14 @@ from meshwright.backends.jax_.emit.script import SCRIPT, texts
 from meshwright.backends.results import Files
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModel, EmissionSchedule, EmissionSoftware
+from meshwright.ir.graph.calls import Calls
 from meshwright.ir.target.workload import Workload
 
 
 def emit(subject: Subject, folder: Path) -> Files:
     """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
     code is written for."""
+    check_model(subject.calls)
     check_plan(subject)
     check_software(subject.workload, subject.decisions.target, subject.decisions.style)
     home = folder.resolve()
@@ -24,14 +26,16 @@ def emit(subject: Subject, folder: Path) -> Files:
     return Files(texts(subject, model, cpus=cpus), start=SCRIPT)
 
 
+def check_model(calls: Calls) -> None:
+    """Must: a model of JAX."""
+    if calls.places is None:
+        raise EmissionModel(
+            place=str(calls.file), cause="it is no model of JAX", ways=("--target torch-cuda", "--target torch-gloo")
+        )
+
+
 def check_plan(subject: Subject) -> None:
     """Refuse what no code is written for, as far as it shows without looking into bodies."""
-    if subject.calls.places is None:
-        raise EmissionModel(
-            place=str(subject.calls.file),
-            cause="it is no model of JAX",
-            ways=("--target torch-cuda", "--target torch-gloo"),
-        )
     if len(subject.decisions.stages) > 1:
         raise EmissionSchedule(
             place=f"{len(subject.decisions.stages)} stages", cause="they are not emitted yet", ways=("--fix pp=1",)

@@ -165,7 +165,10 @@ def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:
     found = {
         (tuple(sorted(one.step.axes)), int(body.nbytes[one.operand]))
         for one in body.forward
-        if isinstance(one, Move) and one.step.kind == "all_reduce" and one.operand.startswith("cross_entropy.")
+        if isinstance(one, Move)
+        and one.step.kind == "all_reduce"
+        and one.operand.startswith("cross_entropy.")
+        and body.elements[one.operand] > 1
     }
     yield from sorted(found)
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from meshwright.ir.frontends.folding.captured import Captured
     from meshwright.ir.frontends.jax_.source import JaxSource
 
-ANY = "plan it with --target any"
-
 
 def from_file(path: Path, dtype: str | None) -> None:
     """No file of numbers is read as a model of JAX."""
@@ -69,8 +67,12 @@ def calls_of(
 
 
 def twin_of(source: JaxSource, reference: str, scale: Scale) -> Twin:
-    """No code is written that a twin could show."""
-    raise NoTwin(place=reference, cause="it is no torch model", fix=f"{ANY}, and without --tiny")
+    """No model of JAX is made small yet."""
+    raise NoTwin(
+        place=reference,
+        cause="models of JAX are not made small yet",
+        fix="plan and verify a factory of a small model, without --tiny",
+    )
 
 
 def _written_in_jax(namespace: Mapping[str, Any]) -> bool:

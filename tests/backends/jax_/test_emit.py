@@ -17,6 +17,7 @@ from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import pattern, written
 from meshwright.backends.results import Files
+from meshwright.backends.torch_.emit import emit as torch_emit
 from meshwright.ir.errors import (
     EmissionModel,
     EmissionModule,
@@ -93,7 +94,9 @@ def test_what_no_code_is_written_for_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EmissionSchedule, match="2 micro-batches"):
         emit(replace(plan, decisions=more), tmp_path)
     with pytest.raises(EmissionModel, match="no model of JAX"):
-        emit(replace(plan, calls=replace(plan.calls, places=None)), tmp_path)
+        emit(replace(plan, calls=replace(plan.calls, places=None, invoked=None)), tmp_path)
+    with pytest.raises(EmissionModel, match="no torch model"):
+        torch_emit(plan, tmp_path)
     with pytest.raises(EmissionSoftware, match="style eager"):
         door.check_software(replace(WORKLOAD, stack=STACKS["torch"]), "jax-cpu", "eager")
     with pytest.raises(EmissionSoftware, match="optimizer sgd"):
@@ -111,15 +114,6 @@ def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:
 def test_what_capabilities_lack_is_refused(degrees: dict[str, Any]) -> None:
     with pytest.raises(NotExpressible):
         subject(TINY, **degrees)
-
-
-@pytest.mark.parametrize(
-    ("reference", "why"),
-    [("nnx_.py:gpt_dropout", "random numbers"), ("images.py:convnet", "a state that is not trained")],
-)
-def test_models_with_more_state_are_refused(reference: str, why: str) -> None:
-    with pytest.raises(EmissionModel, match=why):
-        subject(f"{ZOO}/{reference}", dp=2)
 
 
 def test_a_rank_of_one_program_has_nothing_of_its_own(tmp_path: Path) -> None:
