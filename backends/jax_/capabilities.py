@@ -4,9 +4,9 @@ Tried with jax 0.10.2 on eight host devices of one process, gradients and one op
 XLA's partitioner for CPUs has no reduce-scatter: it reduces the whole and takes a part. Where a value is read by
 several products, CPUs reduce the gradient of each apart (`adds_first`).
 
-`several_uses` is left out since XLA partitions products whose operands are cut in unlike ways as it finds it cheaper,
-not as planned. What else is left out is not written yet: pipelines, recomputation, sequences that attention meets in pieces, experts apart, offloading,
-micro-batches, layouts other than even runs.
+`several_uses` is left out: products whose operands are cut in unlike ways XLA partitions as it finds it cheaper, not as
+planned. Whatever else is left out is not written yet: pipelines, recomputation, sequences that attention meets in
+pieces, offloading, micro-batches, layouts other than even runs.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def emit(parser: ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there")
     add_force(parser)
     parser.add_argument(
-        "--target", metavar="TARGET", help="torch-cuda or torch-gloo: for that, whatever the plan was made for"
+        "--target", metavar="TARGET", help="torch-cuda, torch-gloo or jax-cpu: for that, whatever the plan was made for"
     )
     add_tiny(parser)
     parser.add_argument(
