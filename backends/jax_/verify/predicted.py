@@ -9,7 +9,7 @@
     tied          what several parts of a model read is gathered once for all of them, and its gradient is summed for
                   each, before the sums are added
     part_read     where a slice or rows of a parameter are taken before they meet the batch, the gradient of what was
-                  taken is summed
+                  taken is summed, if that is less
     log_softmax   a cross entropy that cuts classes, and is written with `jax.nn.log_softmax`, sums the gradient that
                   comes in once more, in as many bytes as one of its statistics
     scalars       terms of a loss may be added up before they are summed: at least one number, and no more than planned
@@ -131,7 +131,8 @@ def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[s
         part = parts.get(slot.value)
         if part is not None and slot.grad is not None:
             for name in _way(body, slot.grad):
-                found[name] = int(min(body.nbytes[one] for one in body.locals if _stem(one) == part))
+                taken = min(body.nbytes[one] for one in body.locals if _stem(one) == part)
+                found[name] = int(min(taken, body.nbytes[slot.grad]))
     return found
 
 
