@@ -46,7 +46,7 @@ class Coverage:
 
 def unwritten(term: Term, held: Callable[[Term], Held | None]) -> Constant:
     """A constant that no code makes yet."""
-    return Constant(shape=term.shape, dtype=term.dtype, problem="no code is written for JAX yet")
+    return Constant(shape=term.shape, dtype=term.dtype, problem="no code makes constants of JAX models yet")
 
 
 def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0, written: Written = unwritten) -> Captured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ pytest.importorskip("jax")
 
 from meshwright.backends.door import backend
 from meshwright.backends.jax_ import door
+from meshwright.backends.jax_.capabilities import JAX_CPU
 from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import pattern, written
 from meshwright.backends.results import Files
 from meshwright.backends.torch_.emit import emit as torch_emit
+from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import (
+    CombinationNotExpressible,
+    DependencyMissing,
     EmissionModel,
     EmissionModule,
     EmissionSchedule,
@@ -26,6 +31,9 @@ from meshwright.ir.errors import (
     EmissionTarget,
     NotExpressible,
 )
+from meshwright.ir.program.program import Move
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.target.combined import several_uses
 from meshwright.ir.target.workload import STACKS
 from tests.backends.jax_.planned import LLAMA, WORKLOAD, ZOO, model, subject
 from tests.backends.torch_.emitted import unclean
@@ -126,3 +134,42 @@ def test_a_rank_of_one_program_has_nothing_of_its_own(tmp_path: Path) -> None:
     files = Files((("train.py", ""),), start="train.py")
     assert door.with_hosts(files, []) == files
     assert not door.on_hosts("jax-cpu")
+
+
+def test_programs_are_lowered_as_xla_runs_them_on_cpus() -> None:
+    """Of a block under tensor parallelism: attention and MLP are summed forward; backward what each of q, k, v, gate
+    and up leaves, by itself. Parameters in shards are gathered once."""
+    plan = subject(TINY, dp=2, tp=2, zero=3)
+    body = next(one for one in plan.program.bodies if one.body == "blocks")
+    forward = [one.reason for one in body.forward if isinstance(one, Move) and not one.step.free]
+    backward = [one.reason for one in body.backward if isinstance(one, Move) and not one.step.free]
+    assert (forward.count("value"), backward.count("gradient")) == (2, 5)
+    assert (forward.count("parameter"), backward.count("parameter")) == (9, 0)
+
+
+def test_an_axis_has_one_use() -> None:
+    """A plan in which blocks use the axes the other way round."""
+    plan = subject(TINY, dp=2, tp=2)
+    other = {"dp": "tp", "tp": "dp"}
+
+    def turned(one: BodyPlan) -> BodyPlan:
+        pairs = ((op, Strategy(tuple((other[axis], what) for axis, what in s.choices))) for op, s in one.strategies)
+        return replace(one, strategies=tuple(pairs)) if one.body == "blocks" else one
+
+    decisions = replace(plan.decisions, plans=tuple(map(turned, plan.decisions.plans)))
+    assert several_uses(plan.decisions, plan.fold) == ""
+    assert several_uses(decisions, plan.fold) == "axis dp as dp and tp"
+    refused = [one for one in JAX_CPU.refusals(decisions, plan.fold) if isinstance(one, CombinationNotExpressible)]
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize("found", ["0.7.2", None], ids=str)
+def test_jax_that_is_missing_or_too_old_is_told(found: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(door, "version", version)
+    with pytest.raises(DependencyMissing, match=r"meshwright\[jax\]"):
+        door.check_installed()

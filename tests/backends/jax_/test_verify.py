@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ pytest.importorskip("jax")
 from meshwright.backends.jax_.verify.emitted import Job, Ran, run, verdict
 from meshwright.backends.jax_.verify.predicted import REWRITES, Predicted, predicted
 from meshwright.ir.errors import RanksFailed
+from meshwright.planner.cli.main import main
 from tests.backends.jax_ import planned
 from tests.backends.jax_.planned import LLAMA, TARGET, ZOO, job, subject
 
@@ -103,3 +105,20 @@ def test_a_script_for_another_program_ends(tmp_path: Path) -> None:
 
 def test_words_are_those_of_the_smallest_table() -> None:
     assert planned.words_of(f"{LLAMA}:tiny_scan") == 256
+
+
+@pytest.mark.e2e
+def test_a_model_is_planned_written_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command line, without a word about styles: those of JAX are its target's."""
+    asked = ["--cluster", "cpu:2", "--target", "jax-cpu", "--global-batch", "4", "--seq", "16", "--out", str(tmp_path)]
+    assert main([f"{ZOO}/plain.py:mlp", *asked]) == 0
+    plan = f"{tmp_path / 'plan.json'}"
+    assert json.loads(Path(plan).read_text())["workload"]["stack"] == "jax"
+    assert main(["emit", plan, "--out", str(tmp_path / "code")]) == 0
+    assert sorted(path.name for path in (tmp_path / "code").glob("*.py")) == ["train.py", "train_shardings.py"]
+    capsys.readouterr()
+    assert main(["verify", plan, "--steps", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["exact"]
+    assert found["ranks"] == 2
+    assert {one["kind"] for one in found["collectives"]} == {"all_reduce"}
