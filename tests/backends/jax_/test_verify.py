@@ -122,3 +122,10 @@ def test_a_model_is_planned_written_and_verified(tmp_path: Path, capsys: pytest.
     assert found["exact"]
     assert found["ranks"] == 2
     assert {one["kind"] for one in found["collectives"]} == {"all_reduce"}
+
+
+def test_a_model_that_no_code_calls_is_planned_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """One with batch norms: bounds look at what copies of it exchange, also where the target lacks recomputation."""
+    asked = ["--cluster", "cpu:2", "--target", "jax-cpu", "--global-batch", "4", "--seq", "16"]
+    assert main([f"{ZOO}/images.py:convnet", *asked]) == 0
+    assert "plan emit refuses this plan (MW5011)" in "".join(capsys.readouterr())
