@@ -7,4 +7,5 @@
 | `results` | what comes back: files, and what came of running them |
 | `printing/` | a Program as source code, for any framework |
 | `torch_/` | stock PyTorch |
+| `jax_/` | stock JAX |
 """

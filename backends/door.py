@@ -14,10 +14,11 @@ from typing import Any, Protocol
 from meshwright.backends.results import Alone, Files, Seat, Verified
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionTarget
+from meshwright.ir.graph.calls import Calls
 from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import Workload
 
-BACKENDS = ("torch_",)
+BACKENDS = ("torch_", "jax_")
 """Packages beside this module."""
 
 _DATA: Mapping[str, Any] = {name: import_module(f"meshwright.backends.{name}.capabilities") for name in BACKENDS}
@@ -40,6 +41,9 @@ class Backend(Protocol):
 
     def check_software(self, workload: Workload, target: str, style: str) -> None:
         """Refuse a stack or an optimizer that no code is written for, whatever the plan."""
+
+    def check_model(self, calls: Calls) -> None:
+        """Refuse a model of another framework."""
 
     def check_hosts(self, groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
         """Refuse ranks that cannot be started on hosts as the plan has them."""

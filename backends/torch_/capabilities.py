@@ -94,7 +94,10 @@ TORCH_GLOO = Capabilities(
         Line("optimizer", f"copies that the host steps, in the script itself; {_TRIED}"),
         Line("activations", f"hooks of saved tensors around blocks, in the script itself; {_TRIED}"),
     ),
-    combined=(Line("different_meshes", f"isend and recv of parts between stages, in the script itself; {_TRIED}"),),
+    combined=(
+        Line("different_meshes", f"isend and recv of parts between stages, in the script itself; {_TRIED}"),
+        Line("several_uses", _PRINTED),
+    ),
     styles=(Line("eager", _TRIED), Line("compiled", f"torch.compile of each block; {_TRIED}")),
     precisions=_PRECISIONS,
     sums_first=True,

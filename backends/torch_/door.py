@@ -11,14 +11,14 @@ from meshwright.backends.results import Alone, Files, Verified
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.capabilities import DEVICE
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.emit.read.allowed import check_software
+from meshwright.backends.torch_.emit.read.allowed import check_model, check_software
 from meshwright.backends.torch_.emit.write import hosts
 from meshwright.backends.torch_.emit.write.hosts import check_order as check_hosts
 from meshwright.backends.torch_.emit.write.hosts import on_hosts as with_hosts
 from meshwright.backends.torch_.emit.write.needed import check_torch as check_installed
 from meshwright.backends.torch_.emit.write.script import SCRIPT
 
-__all__ = ["check_hosts", "check_installed", "check_software", "emit", "with_hosts"]
+__all__ = ["check_hosts", "check_installed", "check_model", "check_software", "emit", "with_hosts"]
 
 
 def on_hosts(target: str) -> bool:

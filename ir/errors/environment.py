@@ -39,3 +39,10 @@ class VerificationTooLarge(EnvironmentFault):
     """A plan that cannot be run on one machine without its devices, or would take more memory there than it may."""
 
     code = "MW9005"
+
+
+class HLOUnreadable(EnvironmentFault):
+    """A compiled program whose collectives cannot be read: another version of XLA writes them otherwise, or a loop of
+    unknown length holds some."""
+
+    code = "MW9006"

@@ -12,6 +12,51 @@ from meshwright.ir.graph.constants import Constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """A loop over stacked parameters: where it stands in the traced step, and for every parameter of a block, by its
+    path in the block, which operand of the loop's body it is, and the path of the stacked one."""
+
+    place: str
+    operands: Mapping[str, tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where values are made in the program that the model's framework traces: what code finds them by that runs it.
+
+    A place is `17/3:0`: the equation's number, after those of the equations whose bodies it lies in, and which result
+    of it is meant. In a block that is written out, the first number is counted from where the block begins: `+3:0`.
+    """
+
+    values: Mapping[str, Mapping[str, str]]
+    """Of every body the values that have a place."""
+    products: Mapping[str, str]
+    """Of places at which a bias is added, those of the products that it is added to."""
+    begins: Mapping[str, int]
+    """Where every block begins that is written out, by its path."""
+    scans: Mapping[str, Scanned]
+    """The loops over blocks, by the path of their stack."""
+    check: int
+    """What tells this program from others: the sum (CRC-32) over its primitives' names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invoked:
+    """How a factory makes a model that is no object with a state, and how this is called on a batch."""
+
+    way: str
+    """What it returns: `nnx`, `linen`, `equinox` or `pair`."""
+    arguments: tuple[tuple[str, str], ...]
+    """What of a batch the forward pass is given: the parameter, empty for one by position, and the entry."""
+    modes: tuple[tuple[str, bool], ...] = ()
+    """The parameters that say that this is training."""
+    forward: bool = False
+    """Whether the file has `forward(model, batch)`, which calls it instead."""
+    paths: tuple[str, ...] = ()
+    """The paths of all trained arrays, in the order of the state's leaves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
     """A model file and the calls inside its forward pass.
 
@@ -44,3 +89,7 @@ class Calls:
     """The parameters that the forward pass writes into."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
     """How the constants of the model's graph are made, by their laws."""
+    places: Places | None = None
+    """Where values are made, where a framework traces whole programs."""
+    invoked: Invoked | None = None
+    """How the model is made and called, where its framework has several ways."""

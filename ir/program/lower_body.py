@@ -58,6 +58,8 @@ class Lowering:
     """Gradients are summed over axes inside of those that cut their storage before they are scattered over these, at
     once over all of them (as FSDP2 does with DTensors), not in the order of least traffic. Axes outside of them sum
     what is scattered. Of a body's parameters all are gathered again for the backward pass, or none."""
+    adds_first: bool = True
+    """Gradients that several operators leave of one value are added before they are reduced, not each reduced."""
     casts: bool = False
     """With `sums_first`: what is computed with is made in another dtype of what is stored (FSDP2's mixed precision), so
     that gradients of copies, too, are summed along the outermost axis apart, after the others."""
@@ -78,7 +80,7 @@ class Lowering:
 
 def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> BodyProgram:
     """One body as a list of statements."""
-    spread = spread_of(Same(graph), plan.strategies, plan.states, mesh, lowering.moves)
+    spread = spread_of(Same(graph), plan.strategies, plan.states, mesh, lowering.moves, lowering.adds_first)
     spread = _gathered(Same(spread), _finer(spread, plan))
     if lowering.copied and any(spread.graph.types[value].shape == () for value in spread.graph.outputs):
         lowering = replace(lowering, copied="")  # the head multiplies in the dtype it was traced in

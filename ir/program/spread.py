@@ -8,6 +8,7 @@ hub gets a materialisation, made once per placement and shared by all readers th
 once and read by three linears is paid once. 4. *Backward.* Operators in reverse. Gradients that readers leave in one
 placement are first added there, still partial, and then brought to the hub by one reshard, the dual of the forward one;
 from hub to home likewise. Hence one reduce-scatter for q, k and v together, where pricing by edges would count three.
+(A library that reduces the gradient of every reader by itself has three: `adds_first`.)
 
 What is stored where, and what is computed again, does not concern these passes: `meshwright.ir.program.lower_body` adds
 it. So plans that differ in nothing else share them, made once (`spread_of`) and known by the operators' strategies and
@@ -119,10 +120,11 @@ def spread_of(
     states: tuple[tuple[str, State], ...],
     mesh: Mesh,
     known_moves: tuple[str, ...],
+    adds_first: bool = True,
 ) -> Spread:
     """The passes of a body under these strategies, and these states at hubs."""
     chosen = dict(strategies)
-    body = Body(*rewritten(key.of, chosen), states, mesh, known_moves)
+    body = Body(*rewritten(key.of, chosen), states, mesh, known_moves, adds_first=adds_first)
     body.forward_pass()
     body.backward_pass()
     return body.spread(expanded_from(key.of, chosen))
@@ -144,8 +146,10 @@ class Body:
         states: Sequence[tuple[str, State]],
         mesh: Mesh,
         known_moves: tuple[str, ...],
+        *,
+        adds_first: bool = True,
     ) -> None:
-        self.graph, self.mesh = graph, mesh
+        self.graph, self.mesh, self.adds_first = graph, mesh, adds_first
         self.facts = facts_of(graph)
         self.strategies = {op.name: strategies.get(op.name, IDLE_STRATEGY) for op in graph.ops}
         self.applied: dict[str, Applied] = {}
@@ -308,8 +312,8 @@ class Body:
         hub, home = self.hub[value].grad, self.home[value].grad
         at_hub = []
         for placement, names in groups.items():
-            name = self.add(value, names, placement)
-            at_hub.append(self.move_all(f"d{value}", name, placement, hub, "gradient", self.backward))
+            apart = [self.add(value, names, placement)] if self.adds_first else names
+            at_hub += [self.move_all(f"d{value}", name, placement, hub, "gradient", self.backward) for name in apart]
         name = self.add(value, at_hub, hub)
         return self.move_all(f"d{value}", name, hub, home, "gradient", self.backward)
 

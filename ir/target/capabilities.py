@@ -111,6 +111,12 @@ class Capabilities:
     """What that code computes in."""
     sums_first: bool = False
     """How its library reduces gradients that are sums over several axes (`Lowering.sums_first`)."""
+    adds_first: bool = True
+    """Whether gradients that several operators leave of one value are added before they are reduced
+    (`Lowering.adds_first`)."""
+    regathers: bool = True
+    """Whether parameters that are stored in shards can be gathered again for the backward pass. If not, they are kept
+    as they were gathered."""
     keeps_whole: bool = True
     """Whether parameters can stay whole between steps while states or gradients alone are sharded. If not, plans with
     one micro-batch have them sharded, too, and gathered from before the forward to after the backward pass."""
@@ -156,14 +162,21 @@ class Capabilities:
 
     def lowering(self) -> Lowering:
         """The way in which programs for this target are lowered."""
-        return Lowering(moves=tuple(line.name for line in self.moves), device=self.device, sums_first=self.sums_first)
+        return Lowering(
+            moves=tuple(line.name for line in self.moves),
+            device=self.device,
+            sums_first=self.sums_first,
+            adds_first=self.adds_first,
+        )
 
     def executed(self, move: str) -> str:
         """The collective that the target's library runs for a reshard step."""
         return next((line.executes or line.name for line in self.moves if line.name == move), move)
 
     def ran(self, zero: int, microbatches: int) -> dict[str, Any]:
-        """Named degrees that differ when the target runs them (`keeps_whole`)."""
+        """Named degrees that differ when the target runs them (`keeps_whole`, `regathers`)."""
+        if not self.regathers and ZERO[zero].params:
+            return {"regather": False}
         if self.keeps_whole or not ZERO[zero].publishes or microbatches > 1:
             return {}
         return {"zero": 3, "regather": False}

@@ -227,6 +227,13 @@ def _uses(decisions: Decisions, fold: Fold) -> Iterator[tuple[str, set[str]]]:
             yield axis, set(uses_of(plans, fold, loops, axis).values())
 
 
+def several_uses(decisions: Decisions, fold: Fold) -> str:
+    """An axis that parts of a model use in different ways, or in one that has no name."""
+    uses = _uses(decisions, fold)
+    several = (f"axis {axis} as {' and '.join(sorted(used))}" for axis, used in uses if not _simple(used))
+    return next(several, "")
+
+
 def _simple(used: set[str]) -> bool:
     """Whether an axis cuts nothing but the batch, or the insides of operators."""
     return used == {"dp"} or (used <= {"tp", "tp+sp", "cp", "-"} and not used.isdisjoint({"tp", "tp+sp"}))
@@ -269,6 +276,7 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "many_gathered_stages": many_gathered_stages,
     "compiled_blocks": compiled_blocks,
     "waiting_blocks": waiting_blocks,
+    "several_uses": several_uses,
 }
 """What a plan has of it, in words; empty if it does not have it."""
 CAST: Mapping[str, Callable[[Decisions, Fold], str]] = {

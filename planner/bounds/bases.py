@@ -24,6 +24,7 @@ from meshwright.cost_models.profile import StepConstants
 from meshwright.cost_models.step import together
 from meshwright.ir.analysis.loops import stem
 from meshwright.ir.decisions.sharding import Sharding
+from meshwright.ir.errors import NotExpressible
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import CONTEXT, check, uses
 from meshwright.ir.names.cache import CONTEXTUAL, kinds_of, loops_of
@@ -230,7 +231,10 @@ def between(setting: Setting, prices: Prices, config: Config, name: str) -> Mapp
     batch, for micro-batches of one sequence, which exchange the least."""
     two = replace(config, dp=2 * config.dp, mbs=1)
     copies = {use.name for use in uses(two.degrees()) if use.outside == "dp"}
-    made = replace(setting, ranks=two.dp * two.tp * two.cp, modules=()).body(two, name)
+    try:
+        made = replace(setting, ranks=two.dp * two.tp * two.cp, modules=()).body(two, name)
+    except NotExpressible:  # no plan of this configuration is for the target, whatever bounds it
+        return {}
     found = {
         phase: {
             one: count

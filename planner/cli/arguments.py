@@ -135,7 +135,11 @@ def add_workload(parser: ArgumentParser, target: str = "any") -> None:
         "else in bf16 (default: bf16; fp32 where a device has no bf16)",
     )
     add("--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="(default: %(default)s)")
-    add("--stack", choices=tuple(STACKS), help="the software that runs it (default: torch, or that of --style)")
+    add(
+        "--stack",
+        choices=tuple(STACKS),
+        help="the software that runs it (default: torch, jax for JAX, or that of --style)",
+    )
     add("--style", choices=STACK_STYLES, help="how operators run, instead of a whole stack")
     add("--recipe", choices=tuple(RECIPES), help="bytes of parameters and states (default: the stack's; fp32 for fp32)")
     add(
@@ -145,7 +149,12 @@ def add_workload(parser: ArgumentParser, target: str = "any") -> None:
         metavar="X",
         help="the busiest expert's load over the mean (default: %(default)s)",
     )
-    add("--target", default=target, metavar="TARGET", help="any, torch-cuda or torch-gloo (default: %(default)s)")
+    add(
+        "--target",
+        default=target,
+        metavar="TARGET",
+        help="any, torch-cuda, torch-gloo or jax-cpu (default: %(default)s)",
+    )
 
 
 def estimate(parser: ArgumentParser) -> None:
@@ -237,7 +246,7 @@ def emit(parser: ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there")
     add_force(parser)
     parser.add_argument(
-        "--target", metavar="TARGET", help="torch-cuda or torch-gloo: for that, whatever the plan was made for"
+        "--target", metavar="TARGET", help="torch-cuda, torch-gloo or jax-cpu: for that, whatever the plan was made for"
     )
     add_tiny(parser)
     parser.add_argument(

@@ -77,7 +77,7 @@ def asked(args: Namespace) -> Ask:
         model=args.model,
         cluster_reference=args.cluster,
         cluster=cluster,
-        workload=_workload(args, precision),
+        workload=_workload(args, precision, target),
         global_batch=args.global_batch,
         target=target,
         pins=pins,
@@ -103,8 +103,8 @@ def missing(option: str, example: str, what: str, place: str = "plan estimate") 
     return WorkloadMissing(place=place, cause=f"{option} is missing", fix=f"give {what}: {option} {example}")
 
 
-def _workload(args: Namespace, precision: str) -> Workload:
-    stack = args.stack or STACK_OF_STYLE[args.style or "eager"]
+def _workload(args: Namespace, precision: str, target: Capabilities) -> Workload:
+    stack = args.stack or STACK_OF_STYLE[args.style or target.styles[0].name]
     workload = Workload(
         global_batch=args.global_batch or 1,
         seq=args.seq,

@@ -105,7 +105,7 @@ class Emission:
         setting = self.setting
         try:
             self.backend.check_software(setting.workload, setting.target.target, setting.workload.stack.style)
-            setting.folds.calls(self.model, LEAST_BATCH)
+            self.backend.check_model(setting.folds.calls(self.model, LEAST_BATCH))
         except MeshwrightError as refusal:
             yield refusal
         yield from setting.target.unwritten(setting.workload, setting.folds.first(LEAST_BATCH).fold)

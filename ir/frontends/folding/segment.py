@@ -93,6 +93,15 @@ def fold_trace(graph: Graph, stacks: Sequence[Stack], classes: Mapping[str, str]
 # Cut -----------------------------------------------------------------------------------------------------------------
 
 
+def calls_traced(graph: Graph, stacks: Sequence[Stack], fold: Fold) -> list[tuple[str, str, tuple[Op, ...]]]:
+    """For every call of a trace that was folded: its body, its block ("" for glue), and its operators in the trace, in
+    the order of the body's."""
+    body = {path: one.period[at % len(one.period)] for one in fold.segments for at, path in enumerate(one.paths)}
+    glue = iter([one.period[0] for one in fold.segments if one.glue])
+    cuts = _cut(graph, names_of(stacks), stacks)
+    return [(body[cut.room] if cut.room else next(glue), cut.room, cut.ops) for cut in cuts]
+
+
 def _cut(graph: Graph, names: Names, stacks: Sequence[Stack]) -> list[Cut]:
     runs: list[tuple[str, list[Op]]] = [("", [])]
     for op in graph.ops:

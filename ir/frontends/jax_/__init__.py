@@ -11,5 +11,7 @@
 | `rooms` | which block every equation of an unrolled model lies in |
 | `primitives` | the walk from equations to operators, by tables |
 | `capture` | a source and a workload in, a fold out |
+| `sites` | where equations stand in a jaxpr |
+| `calls` | how a model is made and called, and where its values are made, for code that runs it |
 | `dtypes` | JAX's dtypes in our words |
 """

@@ -29,6 +29,7 @@ from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, 
 from meshwright.ir.frontends.recognise.recognised import recognised
 from meshwright.ir.frontends.recognise.sharing import shared
 from meshwright.ir.graph.constants import Constant, Held, batched
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op, Update
 
 TABLE: dict[str, Lowering] = {**elementwise.TABLE, **shapes.TABLE, **products.TABLE, **indexing.TABLE}
@@ -45,17 +46,43 @@ class Coverage:
 
 def unwritten(term: Term, held: Callable[[Term], Held | None]) -> Constant:
     """A constant that no code makes yet."""
-    return Constant(shape=term.shape, dtype=term.dtype, problem="no code is written for JAX yet")
+    return Constant(shape=term.shape, dtype=term.dtype, problem="no code makes constants of JAX models yet")
 
 
 def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0, written: Written = unwritten) -> Captured:
     """The fold of a model's training step on `batch` sequences of `seq` tokens; constants as they are `written`."""
     with blamed(source.place):
         example = example_batch(source, batch, seq)
-        labels, notes = _labels(source, example, batch, seq)
+        labels, notes = labels_of(source, example, batch, seq)
     step = traced(source, example)
     parameters = sum(leaf.type.elements for leaf in step.leaves if leaf.kind == "param")
-    said: list[str] = list(notes)
+    found = folded(source, step, labels, seed=seed, written=written)
+    return Captured(
+        fold=found.fold,
+        parameters=parameters,
+        stacks=found.stacks,
+        notes=(*notes, *found.notes),
+        constants=batched(found.made, batched_laws(found.fold, batch)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """The fold of a step, the graph that was folded, and its stacks as they were traced; `whole`: at full depth."""
+
+    fold: Fold
+    graph: Graph
+    stacks: tuple[Stack, ...]
+    whole: bool
+    notes: tuple[str, ...]
+    made: Mapping[str, Constant]
+
+
+def folded(
+    source: JaxSource, step: Step, labels: Mapping[str, tuple[str, ...]], *, seed: int, written: Written = unwritten
+) -> Folded:
+    """The fold of a step."""
+    said: list[str] = []
     for whole in (False, True):
         flat = placed(flattened(step.jaxpr, step.leaves, whole=whole, seed=seed))
         stacks = tuple(flat.stacks)
@@ -70,13 +97,8 @@ def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0, written: 
         stacks = ()
         graph, _ = translated(flat, step, labels, (), written=written)
         fold = fold_trace(graph.graph, (), {})
-    return Captured(
-        fold=fold,
-        parameters=parameters,
-        stacks=stacks,
-        notes=(*said, *graph.notes),
-        constants=batched(graph.made, batched_laws(fold, batch)),
-    )
+    notes = (*said, *graph.notes)
+    return Folded(fold=fold, graph=graph.graph, stacks=stacks, whole=whole, notes=notes, made=graph.made)
 
 
 def translated(
@@ -142,7 +164,7 @@ PROBES = (("b", 2, 1), ("s", 1, 2))
 """Label, and the factors on batch and sequence that reveal it."""
 
 
-def _labels(
+def labels_of(
     source: JaxSource, example: Any, batch: int, seq: int
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
     """A name for every dimension that has one: by the hook `dims`, else by what doubles with batch or sequence."""

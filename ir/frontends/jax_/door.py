@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.ir.errors import EmissionModel, NoTwin
+from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import EXTRAS, Factory
 from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.frontends.foreign import blamed
@@ -19,8 +19,6 @@ from meshwright.ir.graph.constants import Constant
 if TYPE_CHECKING:
     from meshwright.ir.frontends.folding.captured import Captured
     from meshwright.ir.frontends.jax_.source import JaxSource
-
-ANY = "plan it with --target any"
 
 
 def from_file(path: Path, dtype: str | None) -> None:
@@ -62,15 +60,19 @@ def calls_of(
     constants: Mapping[str, Constant] | None,
     stacks: Sequence[Stack],
 ) -> Calls:
-    """No code calls a model of JAX yet."""
-    raise EmissionModel(
-        place=reference, cause="it is no torch model, and no code is written for its framework yet", fix=ANY
-    )
+    """How the model of a reference is made and called. Raises `EmissionModel`."""
+    from meshwright.ir.frontends.jax_.calls import calls_of as found
+
+    return found(source, reference, batch=batch, seq=seq)
 
 
 def twin_of(source: JaxSource, reference: str, scale: Scale) -> Twin:
-    """No code is written that a twin could show."""
-    raise NoTwin(place=reference, cause="it is no torch model", fix=f"{ANY}, and without --tiny")
+    """No model of JAX is made small yet."""
+    raise NoTwin(
+        place=reference,
+        cause="models of JAX are not made small yet",
+        fix="plan and verify a factory of a small model, without --tiny",
+    )
 
 
 def _written_in_jax(namespace: Mapping[str, Any]) -> bool:

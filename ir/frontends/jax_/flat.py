@@ -11,6 +11,10 @@ values, with calls written out.
 
 A scan over parameters is traced like a deep torch model: a few of its blocks stand for all, unless it hands on what
 every block gives (its stacked results are read).
+
+With `Sites`, the source of an equation is where it stands in the jaxpr: its number, after those of the equations whose
+bodies it lies in, and which result of it is meant, `17/3:0`. A call of `jit` stands for what comes out of it, and so
+does one with a derivative of its own, whose body nobody must take apart.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any
 from meshwright.ir.frontends.folding.stacks import SHORT_WALK, Stack, short_walk
 from meshwright.ir.frontends.foreign import HOME
 from meshwright.ir.frontends.jax_.dtypes import type_of
+from meshwright.ir.frontends.jax_.sites import Sites, site
 from meshwright.ir.graph.graph import Type
 
 CALLS = frozenset(
@@ -76,6 +81,15 @@ class Equation:
     room: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A scan over parameters: where it stands (`jax_.sites`), and which operand of its body every parameter of a block
+    is, by its path in the block, with the path of the stacked one."""
+
+    site: str
+    operands: Mapping[str, tuple[int, str]]
+
+
 @dataclass
 class Flat:
     """The whole step."""
@@ -85,12 +99,16 @@ class Flat:
     equations: list[Equation] = field(default_factory=list)
     outputs: tuple[Atom, ...] = ()
     stacks: list[Stack] = field(default_factory=list)
+    scans: dict[str, Scan] = field(default_factory=dict)
+    """Those stacks that are scans, by path."""
     notes: list[str] = field(default_factory=list)
 
 
-def flattened(closed: Any, leaves: Sequence[Leaf], *, whole: bool = False, seed: int = 0) -> Flat:
+def flattened(
+    closed: Any, leaves: Sequence[Leaf], *, whole: bool = False, seed: int = 0, sites: Sites | None = None
+) -> Flat:
     """The flat form of a closed jaxpr. `whole`: every block of a scan is traced."""
-    walk = _Flattening(whole, seed)
+    walk = _Flattening(whole, seed, sites)
     arguments = [walk.leaf(leaf) for leaf in leaves]
     flat = walk.flat
     flat.outputs = tuple(walk.call(closed, arguments))
@@ -101,9 +119,10 @@ def flattened(closed: Any, leaves: Sequence[Leaf], *, whole: bool = False, seed:
 
 
 class _Flattening:
-    def __init__(self, whole: bool, seed: int) -> None:
+    def __init__(self, whole: bool, seed: int, sites: Sites | None) -> None:
         self.flat = Flat()
-        self.whole, self.seed = whole, seed
+        self.whole, self.seed, self.sites = whole, seed, sites
+        self.site: tuple[int, ...] = ()
         self.producer: dict[int, Equation] = {}
         self.room = ""
         self.unstacked: dict[int, dict[int, int]] = {}
@@ -138,11 +157,30 @@ class _Flattening:
         def read(var: Any) -> Atom:
             return env[var] if not hasattr(var, "val") else Number(var.val, type_of(var.aval))
 
+        around = self.site
         for equation in jaxpr.eqns:
             inputs = [read(var) for var in equation.invars]
-            for var, atom in zip(equation.outvars, self.equation(equation, inputs, source), strict=True):
+            self.site = (*around, self.sites.number(equation)) if self.sites is not None else ()
+            first = len(self.flat.equations)
+            results = self.equation(equation, inputs, source)
+            closed = equation.primitive.name.startswith("custom_")
+            if self.sites is not None and (closed or equation.primitive.name in ("jit", "pjit")):
+                self.stand_for(results, first, closed=closed)
+            for var, atom in zip(equation.outvars, results, strict=True):
                 env[var] = atom
+        self.site = around
         return [read(var) for var in jaxpr.outvars]
+
+    def stand_for(self, results: Sequence[Atom], first: int, *, closed: bool) -> None:
+        """What a call gives, and was made since, stands where the call does; nothing else does of a `closed` body."""
+        given = {atom: at for at, atom in enumerate(results) if isinstance(atom, int)}
+        place = site(self.site)
+        for at in range(first, len(self.flat.equations)):
+            one = self.flat.equations[at]
+            if len(one.outputs) == 1 and one.outputs[0] in given:
+                self.flat.equations[at] = replace(one, source=f"{place}:{given[one.outputs[0]]}")
+            elif closed:
+                self.flat.equations[at] = replace(one, source="")
 
     def constant(self, aval: Any, data: Any, source: str) -> int:
         """An array that the code holds."""
@@ -168,6 +206,8 @@ class _Flattening:
             if found is not None:
                 return found
         types = [type_of(var.aval, source) for var in equation.outvars]
+        if self.sites is not None:
+            source = f"{site(self.site)}:0" if len(types) == 1 else ""
         return self.emit(name, inputs, types, source, **params)
 
     # Scans ------------------------------------------------------------------------------------------------------------
@@ -189,6 +229,11 @@ class _Flattening:
             few = short_walk((0,) * length, seed=f"{prefix} {self.seed}", most=SHORT_WALK)
             walk = few if not (self.whole or any(read) or params["reverse"]) else tuple(range(length))
             self.flat.stacks.append(Stack(prefix, (0,) * length, walk))
+            if self.sites is not None:
+                places = {fixed + carried + index: self.flat.leaves[leaf].path for index, leaf in stacked.items()}
+                operands = {at: (self.sites.operand(equation, at), path) for at, path in places.items()}
+                own = {path.removeprefix(f"{prefix}."): (at, path) for at, path in operands.values()}
+                self.flat.scans[prefix] = Scan(site(self.site), own)
             order = walk if not params["reverse"] else order
         given: list[list[Atom]] = []
         for at in order:

@@ -36,6 +36,10 @@ class Stated:
     state: Any
     leaves: tuple[Leaf, ...]
     run: Callable[[Any, Any], tuple[Any, Any]]
+    way: str
+    """`nnx`, `linen`, `equinox` or `pair`."""
+    accepted: Mapping[str, bool]
+    """The parameters of its forward pass, and whether they are given by position alone."""
 
 
 Made = Callable[[Any], Stated]
@@ -108,6 +112,12 @@ def arguments(
     return tuple(chosen.pop(name) for name in positional if name in chosen), {**chosen, **modes}
 
 
+def _accepted(call: Callable[..., Any], skip: int = 0) -> dict[str, bool]:
+    """The parameters of a forward pass, and whether they are given by position alone."""
+    parameters = list(inspect.signature(call).parameters.items())[skip:]
+    return {name: one.kind is one.POSITIONAL_ONLY for name, one in parameters}
+
+
 def _keyed(call: Callable[..., Any], given: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:
     names = list(inspect.signature(call).parameters)[skip:]
     return {name: jax.random.key(0) for name in KEYS if name in names and name not in given}
@@ -170,7 +180,7 @@ def _nnx(state: Any, static: Any, place: str, forward: Callable[..., Any] | None
         outputs = model(*positional, **keyword, **_keyed(model.__call__, keyword))
         return outputs, nnx.state(model)
 
-    return lambda batch: Stated(state, leaves, run)
+    return lambda batch: Stated(state, leaves, run, "nnx", _accepted(nnx.merge(static, state).__call__))
 
 
 def _equinox(state: Any, static: Any, place: str, forward: Callable[..., Any] | None) -> Made:
@@ -198,7 +208,7 @@ def _equinox(state: Any, static: Any, place: str, forward: Callable[..., Any] | 
 
         return jax.vmap(one)(positional, keyword, keys), state
 
-    return lambda batch: Stated(state, leaves, run)
+    return lambda batch: Stated(state, leaves, run, "equinox", _accepted(equinox.combine(state, static).__call__))
 
 
 def _linen(module: Any, place: str, forward: Callable[..., Any] | None) -> Made:
@@ -235,7 +245,7 @@ def _linen(module: Any, place: str, forward: Callable[..., Any] | None) -> Made:
             outputs, changed = result
             return outputs, {**state, **{name: changed.get(name, state[name]) for name in others}}
 
-        return Stated(flat, leaves, run)
+        return Stated(flat, leaves, run, "linen", _accepted(module.__call__))
 
     return made
 
@@ -261,4 +271,4 @@ def _pair(init: Callable[..., Any], apply: Callable[..., Any], place: str, forwa
         positional, keyword = arguments(apply, batch, place, skip=1)
         return apply(state, *positional, **keyword, **_keyed(apply, keyword, skip=1)), state
 
-    return lambda batch: Stated(state, leaves, run)
+    return lambda batch: Stated(state, leaves, run, "pair", _accepted(apply, skip=1))

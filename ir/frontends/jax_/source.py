@@ -139,6 +139,8 @@ class Step:
     jaxpr: Any
     leaves: tuple[Leaf, ...]
     buffers: tuple[str, ...]
+    whole: Any = None
+    """The jaxpr with what nothing reads."""
 
 
 def traced(source: JaxSource, batch: Any) -> Step:
@@ -163,7 +165,7 @@ def traced(source: JaxSource, batch: Any) -> Step:
 
         closed = jax.make_jaxpr(step)(given, entries)
     inputs = tuple(Leaf("input", name, type_of(one, name)) for name, one in named(batch).items())
-    return Step(_without_waste(closed), (*leaves, *inputs), tuple(leaves[at].path for at in changing))
+    return Step(_without_waste(closed), (*leaves, *inputs), tuple(leaves[at].path for at in changing), closed)
 
 
 def _in_dtype(leaf: Leaf, dtype: str) -> Leaf:

@@ -1,4 +1,4 @@
-"""`plan emit PLAN --out DIR`: a saved plan as a training script in stock PyTorch, with a launch script and a rank map.
+"""`plan emit PLAN --out DIR`: a saved plan as a training script in stock PyTorch or JAX, with what starts it.
 
 The plan is taken up again where it was left (`reload`); what is written follows from its decisions and its program
 alone (`Backend.emit`). What no code is written for is refused, and nothing is written then.

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ from meshwright.ir.errors import (  # noqa: E402
 )
 from meshwright.ir.frontends.door import calls_of, capture, load_model, twin_of  # noqa: E402
 from meshwright.ir.frontends.folding.captured import Captured  # noqa: E402
+from meshwright.ir.frontends.jax_.source import traced  # noqa: E402
 from meshwright.ir.frontends.twin import Scale  # noqa: E402
 from meshwright.ir.graph.fold import unfold  # noqa: E402
 from meshwright.ir.verify.graphs import verify_fold  # noqa: E402
@@ -247,12 +249,51 @@ def test_torch_and_jax_decoders_get_one_plan(capsys: pytest.CaptureFixture[str])
     assert other["predicted"]["step_time_s"] == pytest.approx(one["predicted"]["step_time_s"], rel=2e-3)
 
 
-def test_no_code_is_written_yet_and_that_is_said(tmp_path: Path) -> None:
-    source = load_model(f"{EXAMPLES}/jax_llama.py:tiny")
-    with pytest.raises(EmissionModel, match="--target any"):
-        calls_of(source, "jax_llama.py:tiny", batch=2, seq=16)
+def test_places_are_those_of_the_results() -> None:
+    """Of a scanned model: a product of its block, by the equations of the loop's body, and its cut parameters."""
+    reference = f"{EXAMPLES}/jax_llama.py:tiny_scan"
+    source = load_model(reference)
+    places = calls_of(source, reference, batch=2, seq=16).places
+    assert places is not None
+    example = jax.eval_shape(lambda: source.hooks["example_inputs"](2, 16))
+    jaxpr = traced(source, example).whole.jaxpr
+    for value, place in places.values["blocks"].items():
+        at, _, result = place.partition(":")
+        equation: Any = None
+        for number in map(int, at.split("/")):
+            body = jaxpr if equation is None else equation.params["jaxpr"]
+            equation = getattr(body, "jaxpr", body).eqns[number]
+        shape = capture(source, batch=2, seq=16).fold.body["blocks"].graph.types[value].shape
+        assert equation.outvars[int(result)].aval.shape == shape
+    assert {"linear", "rms_norm", "view_4", "add_4"} <= places.values["blocks"].keys()
+    assert {path for _, path in places.scans["blocks"].operands.values()} == {
+        leaf.path for leaf in traced(source, example).leaves if leaf.path.startswith("blocks.")
+    }
+
+
+def test_blocks_that_are_written_out_begin_where_their_operators_do() -> None:
+    reference = f"{EXAMPLES}/jax_llama.py:tiny"
+    places = calls_of(load_model(reference), reference, batch=2, seq=16).places
+    assert places is not None
+    assert list(places.begins) == [f"blocks.{number}" for number in range(4)]
+    assert places.values["blocks"]["rms_norm"] == "+0:0"
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ("nnx_.py:gpt_dropout", "random numbers"),
+        ("images.py:convnet", "a state that is not trained"),
+    ],
+)
+def test_what_no_code_calls_is_refused(reference: str, why: str) -> None:
+    with pytest.raises(EmissionModel, match=why):
+        calls_of(load_model(f"{ZOO}/{reference}"), f"{ZOO}/{reference}", batch=2, seq=16)
+
+
+def test_there_is_no_twin_yet() -> None:
     with pytest.raises(NoTwin):
-        twin_of(source, "jax_llama.py:tiny", Scale(layers=2, seq=16, tokens=16))
+        twin_of(load_model(f"{EXAMPLES}/jax_llama.py:tiny"), "jax_llama.py:tiny", Scale(layers=2, seq=16, tokens=16))
 
 
 def test_models_of_torch_import_no_jax() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.capabilities import DEVICE, TARGETS
-from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
+from meshwright.ir.errors import EmissionModel, EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
+from meshwright.ir.graph.calls import Calls
 from meshwright.ir.target.combined import again_in_halves, compiled_blocks, compiled_statistics, waiting_blocks
 from meshwright.ir.target.workload import Workload
 
@@ -16,6 +17,7 @@ def device_of(subject: Subject) -> str:
 
 def check_plan(subject: Subject) -> None:
     """Refuse plans that no code is written for, as far as that shows without looking into bodies."""
+    check_model(subject.calls)
     decisions, schedule = subject.decisions, subject.decisions.schedule
     if decisions.target not in DEVICE:
         raise EmissionTarget(
@@ -49,6 +51,12 @@ def check_plan(subject: Subject) -> None:
             cause=f"this is not emitted: {problem}",
             ways=("--style eager", "--fix recompute=none,tp=1,schedule=1f1b"),
         )
+
+
+def check_model(calls: Calls) -> None:
+    """Must: a module of torch."""
+    if calls.invoked is not None:
+        raise EmissionModel(place=str(calls.file), cause="it is no torch model", ways=("--target jax-cpu",))
 
 
 def check_software(workload: Workload, target: str, style: str) -> None:

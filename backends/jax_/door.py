@@ -1,0 +1,79 @@
+"""What the planner asks of the JAX backend (`meshwright.backends.door.Backend`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from meshwright.backends.jax_.emit.files import check_model, check_software, emit
+from meshwright.backends.results import Alone, Files, Seat, Verified
+from meshwright.backends.subject import Subject
+from meshwright.ir.errors import DependencyMissing, EmissionTarget
+
+__all__ = ["check_model", "check_software", "emit"]
+
+OLDEST = (0, 8)
+"""The oldest JAX that has all that scripts use."""
+
+
+def on_hosts(target: str) -> bool:
+    """Its ranks are devices of one process."""
+    return False
+
+
+def check_hosts(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
+    """Nothing is asked of where ranks sit."""
+
+
+def with_hosts(files: Files, seats: Sequence[Seat]) -> Files:
+    """The files as they are."""
+    return files
+
+
+def how_to_start(files: Files) -> str:
+    """Where the script is to be run."""
+    return "on this machine, with python"
+
+
+def verify(subject: Subject, folder: Path, *, steps: int, limit_s: float) -> Verified:
+    """The script in a folder against the model on one device."""
+    from meshwright.backends.jax_.verify.emitted import Job
+    from meshwright.backends.jax_.verify.emitted import verify as run
+
+    (found,) = run([Job.of(subject, folder)], steps=steps, limit_s=limit_s)
+    return found
+
+
+def each_alone(subject: Subject, folder: Path, *, limit_s: float) -> Iterator[Alone]:
+    """One device of a program that XLA partitions does not run alone."""
+    raise EmissionTarget(
+        place=f"target {subject.decisions.target}",
+        cause="all of its devices run in one process, and none runs alone",
+        fix="verify the whole plan, without --alone",
+    )
+
+
+def check_installed() -> None:
+    """Must: a JAX that scripts can be run with."""
+    said = ".".join(map(str, OLDEST))
+    try:
+        found = version("jax")
+    except PackageNotFoundError:
+        found = "missing"
+    if found == "missing" or tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
+        raise DependencyMissing(
+            place="jax",
+            cause=f"emitted scripts need {said} or newer, and it is {found}",
+            fix="pip install 'meshwright[jax]'",
+        )
+
+
+def parallelize(model: Any, subject: Subject, reference: str) -> Any:
+    """A program that XLA partitions has no part of a model that is a rank's own."""
+    raise EmissionTarget(
+        place=f"target {subject.decisions.target}",
+        cause="its devices share one program, and no rank has a part of the model of its own",
+        fix="emit the plan, and take `train_step` of train.py",
+    )

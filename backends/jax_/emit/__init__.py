@@ -1,0 +1,10 @@
+"""A plan as a script of JAX: from the Program to tables of shardings, and from these to text.
+
+| module | what it has |
+|---|---|
+| `files` | the files of a plan, and what is refused |
+| `shardings` | where parameters and values lie, as PartitionSpecs |
+| `script` | train.py, from top to bottom |
+| `tables` | shardings as tables of the script |
+| `model` | how the user's model is made and called there |
+"""

@@ -1,0 +1,296 @@
+"""The training script of a plan, as text that is read from top to bottom, and the file of shardings beside it.
+
+XLA is told where parameters and values lie, and finds the collectives. Parameters are told by their shardings. Values
+are inside of the user's functions, which stay as they are: the script traces the loss, and runs the jaxpr equation by
+equation, with a constraint where the plan has one (`evaluate`).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from meshwright.backends.jax_.emit.model import model, needs
+from meshwright.backends.jax_.emit.shardings import Shardings
+from meshwright.backends.jax_.emit.tables import params_tables, values_tables
+from meshwright.backends.subject import Subject
+from meshwright.ir.quoting import literal, said
+
+SCRIPT, BESIDE = "train.py", "train_shardings.py"
+WIDTH = 116
+
+LOAD = """\
+def load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("model_file", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+model_file = load(Path(__file__).resolve().parent / MODEL)
+"""
+
+LOSS = '''\
+def loss_of(state: Tree, batch: Batch) -> jax.Array:
+    """The user's loss, run as it is traced, with values where the plan has them."""
+USED    given = (state, batchREST)
+    traced = jax.make_jaxpr(lambda *given: model_file.loss(outputs_of(*given), given[1]))(*given)
+    if crc32(" ".join(primitives(traced.jaxpr)).encode()) != TRACE:
+        sys.exit("values have other places than when this was written: the model or JAX has changed, so emit it again")
+    return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given))[0]
+'''
+
+STEP = '''\
+def updated(state: Tree, states: Tree, grads: Tree) -> tuple[Tree, Tree]:
+    """The parameters and the optimizer's states after its step."""
+    grads = jax.lax.with_sharding_constraint(grads, lie(STATES, grads))
+    updates, states = optimizer.update(grads, states, state)
+    return optax.apply_updates(state, updates), states
+
+
+def train_step(state: Tree, states: Tree, batch: Batch) -> tuple[Tree, Tree, jax.Array]:
+    """A step, and the loss before it."""
+    loss, grads = jax.value_and_grad(loss_of)(state, batch)
+    return *updated(state, states, grads), loss
+
+
+shape = jax.eval_shape(begin)
+stored, whole = lie(PARAMS, shape), NamedSharding(mesh, P())
+kept = optax.tree_map_params(
+    optimizer,
+    lambda _, sharding: sharding,
+    jax.eval_shape(optimizer.init, shape),
+    lie(STATES, shape),
+    transform_non_params=lambda _: whole,
+)
+rows = NamedSharding(mesh, ROWS)
+step = jax.jit(train_step, donate_argnums=(0, 1), out_shardings=(stored, kept, whole))
+
+
+def start() -> tuple[Tree, Tree]:
+    """The parameters and the optimizer's states, every device with its own part."""
+    state = jax.jit(begin, out_shardings=stored)()
+    return state, jax.jit(optimizer.init, out_shardings=kept)(state)
+
+
+def batch_of(number: int) -> Batch:
+    """The sequences of a step. Your own data goes here."""
+    batch: Batch = jax.device_put(model_file.example_inputs(GLOBAL_BATCH, SEQ), rows)
+    return batch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\\n")[0])
+    parser.add_argument("--steps", type=int, default=10)
+    steps = parser.parse_args().steps
+    state, states = start()
+    for number in range(steps):
+        state, states, loss = step(state, states, batch_of(number))
+        print(f"step {number}: loss {loss:.6f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+MOVED = '''\
+def moved(place: str, first: int) -> str:
+    """A place in a block that begins at this equation."""
+    number, mark, rest = re.split("([/:])", place, maxsplit=1)
+    return f"{first + int(number)}{mark}{rest}"
+
+
+'''
+
+EVALUATE = '''\
+def lie(table: dict[str, P], tree: Any) -> Any:
+    """For every leaf the sharding that a table has for its path."""
+
+    def of(keys: Any, leaf: Any) -> NamedSharding:
+        path = PATH
+        alike = re.sub(r"(?<![^.])\\d+(?![^.])", "*", path)
+        return NamedSharding(mesh, table[path] if path in table else table[alike])
+
+    return tree_map_with_path(of, tree)
+
+
+def lying(value: Any, spec: P | None) -> Any:
+    return value if spec is None else jax.lax.with_sharding_constraint(value, NamedSharding(mesh, spec))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def both_lying(value: jax.Array, spec: P | None, gradient: P | None) -> Any:
+    return lying(value, spec)
+
+
+both_lying.defvjp(
+    lambda value, spec, gradient: (lying(value, spec), None),
+    lambda spec, gradient, _, grad: (lying(grad, gradient),),
+)
+
+
+def pinned(value: Any, place: str) -> Any:
+    """A value where the plan has it. XLA would cut, and pad, dimensions of a single element: these stay whole."""
+    if place not in VALUES and 1 in jnp.shape(value):
+        return lying(value, P(*(None if extent == 1 else P.UNCONSTRAINED for extent in value.shape)))
+    for spec, gradient in VALUES.get(place, ()):
+        trained = jnp.issubdtype(value.dtype, jnp.inexact)
+        value = both_lying(value, spec, gradient) if trained else lying(value, spec)
+    return value
+
+
+def evaluate(jaxpr: Any, consts: Any, given: Any, place: str = "") -> list[Any]:
+    """Run a jaxpr equation by equation: the user's own code, with values pinned."""
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given), strict=True))
+    for number, equation in enumerate(jaxpr.eqns):
+        here = f"{place}{number}"
+        operands = [one.val if isinstance(one, Literal) else known[one] for one in equation.invars]
+        results = zip(equation.outvars, run(equation, operands, here), strict=True)
+        known |= {var: pinned(one, f"{here}:{at}") for at, (var, one) in enumerate(results)}
+    return [one.val if isinstance(one, Literal) else known[one] for one in jaxpr.outvars]
+
+
+def run(equation: Any, operands: list[Any], here: str) -> list[Any]:
+    """One equation; of one in whose body values are pinned, that body."""
+    params = equation.params
+    if not any(place.startswith(f"{here}/") for place in VALUES):
+        given = {var: one for var, one in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
+        return list(eval_jaxpr(Jaxpr((), list(given), equation.outvars, [equation]), (), *given.values()))
+    jaxpr, consts = getattr(params["jaxpr"], "jaxpr", params["jaxpr"]), getattr(params["jaxpr"], "consts", ())
+    if equation.primitive.name != "scan":  # jit, and checkpoint: what is computed again is the plan's to say
+        return evaluate(jaxpr, consts, operands, f"{here}/")
+    fixed, carried = params["num_consts"], params["num_carry"]
+
+    def body(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
+        given = [pinned(one, f"{here}.{at}") for at, one in enumerate((*operands[:fixed], *carry, *rows))]
+        results = evaluate(jaxpr, consts, given, f"{here}/")
+        return results[:carried], results[carried:]
+
+    carry, rows = operands[fixed : fixed + carried], operands[fixed + carried :]
+    carry, rows = jax.lax.scan(body, carry, rows, **{key: params[key] for key in ("length", "reverse", "unroll")})
+    return [*carry, *rows]
+
+
+def primitives(jaxpr: Any) -> Iterator[str]:
+    """The names of all primitives, in order."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for body in jaxprs_in_params(equation.params):
+            yield from primitives(body)
+'''
+
+
+def texts(subject: Subject, model_path: str, *, cpus: bool) -> tuple[tuple[str, str], ...]:
+    """train.py, and the file beside it, by name. `cpus`: devices are parts of this machine's CPU."""
+    shardings = Shardings(subject)
+    shardings.check()
+    return (SCRIPT, _script(subject, shardings, model_path)), (BESIDE, _beside(subject, shardings, cpus=cpus))
+
+
+def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
+    """train.py: the model, its loss, the step, and what runs it."""
+    calls = subject.calls
+    assert calls.invoked is not None
+    apart, first = needs(calls.invoked)
+    tables = [
+        "PARAMS",
+        *(["STATES"] if shardings.states_apart else []),
+        "TRACE",
+        *(["USED"] if shardings.used_apart else []),
+    ]
+    shared = ", ".join([*tables, "evaluate", "lie", "mesh", "primitives"])
+    used = "    state = jax.lax.with_sharding_constraint(state, lie(USED, state))\n" if shardings.used_apart else ""
+    optimizer = "model_file.optimizer()" if calls.has_optimizer else "optax.adamw(3e-4, weight_decay=0.01)"
+    states = "STATES" if shardings.states_apart else "PARAMS"
+    data = [literal(axis) for axis in shardings.data]
+    rows = f"P(({', '.join(data)}))" if len(data) > 1 else f"P({''.join(data)})"
+    return "\n".join(
+        (
+            *_title(subject),
+            "",
+            "import argparse",
+            "import importlib.util",
+            "import sys",
+            "from pathlib import Path",
+            "from typing import Any",
+            "from zlib import crc32",
+            "",
+            *sorted((*apart, "import jax", "import optax")),
+            *sorted((*first, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P")),
+            "",
+            f"from train_shardings import {shared}",
+            "",
+            "Tree = Any",
+            "Batch = dict[str, jax.Array]",
+            "",
+            f"MODEL = {literal(model_path)}",
+            f"GLOBAL_BATCH = {subject.workload.global_batch}",
+            f"SEQ = {subject.workload.seq}",
+            "SEED = 0",
+            "",
+            "",
+            f"{LOAD}optimizer = {optimizer}",
+            *model(calls),
+            "",
+            "",
+            LOSS.replace("USED", used).replace("REST", ", rest" if calls.invoked.way == "nnx" else ""),
+            "",
+            STEP.replace("STATES", states).replace("ROWS", rows),
+        )
+    )
+
+
+def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
+    """train_shardings.py: where parameters and values lie, and what puts them there."""
+    calls = subject.calls
+    assert calls.places is not None
+    assert calls.invoked is not None
+    keys = 'keystr(keys, simple=True, separator=".")'
+    path = f're.sub(r"\\.(raw_)?value$", "", {keys})' if calls.invoked.way == "nnx" else keys
+    sizes = ", ".join(f"{literal(axis.name)}: {axis.size}" for axis in subject.mesh.axes)
+    devices = f"max({subject.ranks}, jax.config.jax_num_cpu_devices)"
+    return "\n".join(
+        (
+            '"""Where parameters and values of train.py lie on the devices, and what puts them there."""',
+            "",
+            "import re",
+            "from collections.abc import Iterator",
+            "from functools import partial",
+            "from typing import Any",
+            "",
+            "import jax",
+            "import jax.numpy as jnp",
+            "from jax.core import eval_jaxpr",
+            "from jax.extend.core import Jaxpr, Literal, jaxprs_in_params",
+            "from jax.sharding import AxisType, NamedSharding",
+            "from jax.sharding import PartitionSpec as P",
+            "from jax.tree_util import keystr, tree_map_with_path",
+            "",
+            f"MESH{': dict[str, int]' * (not sizes)} = {{{sizes}}}",
+            f"TRACE = {calls.places.check}  # of the loss that this is for: a sum over its primitives",
+            *params_tables(shardings),
+            *(("", "", *MOVED.rstrip().split("\n"), "", "") if shardings.blocks else ()),
+            *values_tables(shardings),
+            "",
+            *([f'jax.config.update("jax_num_cpu_devices", {devices})'] if cpus else ()),
+            f"devices = jax.devices()[:{subject.ranks}]",
+            "types = (AxisType.Auto,) * len(MESH)",
+            "mesh = jax.make_mesh(tuple(MESH.values()), tuple(MESH), axis_types=types, devices=devices)",
+            "",
+            "",
+            EVALUATE.replace("PATH", path),
+        )
+    )
+
+
+def _title(subject: Subject) -> Iterator[str]:
+    calls = subject.calls
+    yield f'"""Train {said(calls.file.name)}:{said(calls.factory)} on {subject.ranks} devices.'
+    yield ""
+    yield "    python train.py --steps 10"
+    yield ""
+    yield from textwrap.wrap(f"Planned as {said(subject.config.replace(',', ' '))}.", WIDTH)
+    yield '"""'

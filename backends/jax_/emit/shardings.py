@@ -1,0 +1,251 @@
+"""Where parameters and values of a plan lie, as PartitionSpecs of whole arrays.
+
+In: a plan with its Program, and where values are made in the traced loss (`Calls.places`). Out: `Shardings`: for every
+parameter where it is stored, computed with, and where its optimizer's state lies; and for values, by place, the
+placements that they pass through.
+
+A value is pinned where it matters, since XLA carries shardings on by itself: what products, normalisations, lookups and
+losses of parameters give, what is moved, and what leaves a body. Its placements are the one that its operator leaves it
+in, unless that is a sum, and those that its readers take it in, if all of them take the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from meshwright.backends.subject import Subject
+from meshwright.ir.errors import EmissionModule
+from meshwright.ir.graph.calls import Places, Scanned
+from meshwright.ir.graph.fold import FromInput, Segment
+from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot
+from meshwright.ir.rules.registry import infer
+from meshwright.ir.sharding.layouts import CONTIGUOUS
+from meshwright.ir.sharding.placement import Placement
+
+Spec = tuple[tuple[str, ...], ...]
+"""Of every dimension the mesh axes that cut it; trailing ones that are whole are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a parameter lies: between steps, as operators read it, and as the optimizer's state does."""
+
+    stored: Spec
+    used: Spec
+    states: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where a value lies, and where its gradient does; None where that is not said."""
+
+    value: Spec | None
+    gradient: Spec | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A value of a body: what it is called there, and the placements that it passes through."""
+
+    value: str
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The pins of blocks that are alike, by what follows the number of the equation that they begin at."""
+
+    begins: tuple[int, ...]
+    pins: Mapping[str, Pin]
+
+
+@dataclass(frozen=True)
+class Shardings:
+    """Those of a whole plan."""
+
+    subject: Subject
+
+    @cached_property
+    def params(self) -> dict[str, Held]:
+        """By path, as the user's state has it: parameters of scanned blocks are stacked."""
+        found: dict[str, Held] = {}
+        for path, slot, body, stacked in self._slots():
+            held = [
+                spec_of(one, slot.path)
+                for one in (body.locals[slot.stored].placement, body.locals[slot.value].placement, slot.optimizer)
+            ]
+            stored, used, states = (((), *one) if stacked and one else one for one in held)
+            own = Held(stored, stored if stacked else used, states)  # a loop gathers its own
+            if found.setdefault(path, own) != own:
+                raise EmissionModule(
+                    place=path, cause="parts of the model that share it want it otherwise", ways=("--fix tp=1",)
+                )
+        return found
+
+    @property
+    def used_apart(self) -> bool:
+        """Whether operators read some parameter otherwise than it is stored."""
+        return any(one.used != one.stored for one in self.params.values())
+
+    @property
+    def states_apart(self) -> bool:
+        """Whether some optimizer's state lies otherwise than its parameter."""
+        return any(one.states != one.stored for one in self.params.values())
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The mesh axes that cut a batch."""
+        cutting = {shard.axis for entry in self.subject.program.entries for shard in entry.placement.dims[0]}
+        return tuple(axis for axis in self.subject.mesh.names if axis in cutting)
+
+    def _slots(self) -> Iterator[tuple[str, ParamSlot, BodyProgram, bool]]:
+        """Every parameter of every call, its slot, and whether it is a part of a stacked one."""
+        for segment, _, body in self._bodies():
+            for slot in body.params:
+                for room in segment.paths:
+                    scan, path = self._scan(room), slot.path
+                    if scan is not None and path in scan.operands:
+                        yield scan.operands[path][1], slot, body, True
+                    else:
+                        yield (f"{room}.{path}" if room and not segment.glue else path), slot, body, False
+
+    @property
+    def _places(self) -> Places:
+        places = self.subject.calls.places
+        assert places is not None
+        return places
+
+    def _scan(self, room: str) -> Scanned | None:
+        return next((one for path, one in self._places.scans.items() if room.startswith(f"{path}.")), None)
+
+    def _bodies(self) -> Iterator[tuple[Segment, str, BodyProgram]]:
+        """Every segment with the plan that its body has."""
+        for piece in self.subject.pieces:
+            yield piece.segment, piece.plan.body, self.subject.bodies[piece.plan.name]
+
+    @cached_property
+    def gathers(self) -> dict[str, Spec]:
+        """Parameters of scanned blocks that are gathered in the loop: by place and operand of its body, `17.3`, where
+        they lie then."""
+        found: dict[str, Spec] = {}
+        for segment, _, body in self._bodies():
+            scan = self._scan(segment.paths[0])
+            if scan is None:
+                continue
+            for slot in body.params:
+                stored, used = (body.locals[name].placement for name in (slot.stored, slot.value))
+                if stored != used and slot.path in scan.operands:
+                    found[f"{scan.place}.{scan.operands[slot.path][0]}"] = spec_of(used, slot.path)
+        return found
+
+    @cached_property
+    def values(self) -> dict[str, Pin]:
+        """Of what stands once in the traced loss, by place."""
+        return {place: pin for _, pins in self._pinned() for place, pin in pins.items() if not place.startswith("+")}
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Of blocks that are written out."""
+        found = []
+        for segment, pins in self._pinned():
+            own = {place[1:]: pin for place, pin in pins.items() if place.startswith("+")}
+            if own:
+                found.append(Block(tuple(self._places.begins[room] for room in segment.paths), own))
+        return tuple(found)
+
+    def check(self) -> None:
+        """Refuse what tables cannot say: values that are moved where no equation of the traced loss makes them, or that
+        their readers take in several placements."""
+        for segment, name, body in self._bodies():
+            at, given = self._places.values.get(name, {}), self._entries(segment)
+            held = {slot.value for slot in body.params} | {body.inputs[index] for index in given}
+            graph = self.subject.fold.body[name].graph
+            moves = [one for one in body.forward if isinstance(one, Move) and one.reason == "value"]
+            for value in dict.fromkeys(_stem(one.operand) for one in moves):
+                inside = value not in graph.types  # a statistic of a loss or a norm, which XLA moves as it must
+                if value in held or inside or body.locals[value].type.shape == ():
+                    continue
+                several = len(_taken(body, value))
+                if value in at and several == 1:
+                    continue
+                why = f"its readers take it in {several} placements" if value in at else "no traced equation makes it"
+                raise EmissionModule(
+                    place=f"plan {body.name}, %{value}", cause=f"it is moved, and {why}", ways=("--fix tp=1",)
+                )
+
+    def _entries(self, segment: Segment) -> list[int]:
+        """Which inputs of a body are entries of the batch."""
+        return [at for at, source in enumerate(segment.entry) if isinstance(source, FromInput)]
+
+    def _pinned(self) -> Iterator[tuple[Segment, dict[str, Pin]]]:
+        for segment, name, body in self._bodies():
+            at, products = self._places.values.get(name, {}), self._places.products
+            pins: dict[str, Pin] = {}
+            for value, ways in _ways(body).items():
+                place = at.get(value)
+                if place is None:
+                    continue
+                if ways[0].value is None and place in products:  # the sum is made before a bias is added to it
+                    whole = Way(ways[0].gradient, ways[0].gradient)
+                    pins[products[place]] = Pin(f"{value}, without its bias", (whole,))
+                pins[place] = Pin(value, ways)
+            yield segment, pins
+
+
+def spec_of(placement: Placement, what: str) -> Spec:
+    """A placement of even shards as a PartitionSpec."""
+    for shard in (shard for dim in placement.dims for shard in dim):
+        if shard.layout != CONTIGUOUS:
+            raise EmissionModule(
+                place=what, cause=f"no code is written for shards {shard}", ways=("--fix tp=1", "--fix zero=0")
+            )
+    spec = [tuple(shard.axis for shard in dim) for dim in placement.dims]
+    while spec and not spec[-1]:
+        spec.pop()
+    return tuple(spec)
+
+
+def _is_pinned(body: BodyProgram, made: Compute) -> bool:
+    """Whether what an operator makes is pinned: one value with dimensions, in even shards. What is made element by
+    element lies where its operands do, unless it is moved then or leaves the body."""
+    value, *more = made.results
+    local = body.locals[value]
+    if more or not local.type.shape or any(one.layout != CONTIGUOUS for dim in local.placement.dims for one in dim):
+        return False
+    moved = any(isinstance(one, Move) and one.operand == value for one in body.forward)
+    return not infer(made.signature).elementwise or moved or value in map(_stem, body.outputs)
+
+
+def _taken(body: BodyProgram, value: str) -> list[str]:
+    """The local names under which a value is read, or leaves."""
+    names = [name for one in body.forward if isinstance(one, Compute) for name in one.operands]
+    return list(dict.fromkeys(name for name in (*names, *body.outputs) if _stem(name) == value))
+
+
+def _ways(body: BodyProgram) -> dict[str, tuple[Way, ...]]:
+    """Of every value that is pinned, its placements in order."""
+    found: dict[str, tuple[Way, ...]] = {}
+    for one in body.forward:
+        if not isinstance(one, Compute) or not _is_pinned(body, one):
+            continue
+        value = one.results[0]
+        home = body.locals[value].placement
+        whole = spec_of(replace(home, partial=()), value)
+        taken = _taken(body, value)
+        read = [name for name in taken if name != value]
+        summed = one.signature.kind == "embedding" and value not in taken  # a table that is cut would be gathered
+        ways = [Way(None if home.partial and not summed else whole, whole)]
+        if len(read) == 1:
+            there = body.locals[read[0]].placement
+            gathered = not set(home.axes) <= set(there.axes)
+            ways.append(Way(spec_of(there, value), None if gathered else spec_of(there, value)))
+        found[value] = tuple(dict.fromkeys(ways))
+    return found
+
+
+def _stem(name: str) -> str:
+    """The value that a local name stands for."""
+    return re.split("[@!]", name, maxsplit=1)[0]

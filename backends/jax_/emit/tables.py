@@ -1,0 +1,86 @@
+"""Shardings as the tables of a script.
+
+PARAMS    where every parameter is stored, by path; `*` is any number
+USED      where operators read it, if that differs
+STATES    where its optimizer's state lies, if that differs from PARAMS
+VALUES    the placements that a value passes through, by its place in the traced loss
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from meshwright.backends.jax_.emit.shardings import Pin, Shardings, Spec, Way
+from meshwright.backends.turns import counted
+from meshwright.ir.quoting import literal, said
+
+
+def params_tables(shardings: Shardings) -> Iterator[str]:
+    """PARAMS, and what differs from it."""
+    held = shardings.params
+    yield from table("PARAMS", {path: one.stored for path, one in held.items()}, "where parameters are stored, by path")
+    if shardings.used_apart:
+        yield from table("USED", {path: one.used for path, one in held.items()}, "where operators read them")
+    if shardings.states_apart:
+        yield from table("STATES", {path: one.states for path, one in held.items()}, "where the optimizer's states lie")
+
+
+def table(name: str, specs: Mapping[str, Spec], what: str) -> Iterator[str]:
+    """Shardings by path; those of numbered siblings that are alike as one."""
+    alike: dict[str, set[Spec]] = {}
+    for path, spec in specs.items():
+        alike.setdefault(pattern(path), set()).add(spec)
+    rows = {(pattern(path) if len(alike[pattern(path)]) == 1 else path): spec for path, spec in specs.items()}
+    yield f"{name} = {{  # {what}"
+    yield from (f"    {literal(path)}: {written(spec)}," for path, spec in rows.items())
+    yield "}"
+
+
+def pattern(path: str) -> str:
+    """A path with any number for its numbers."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
+
+
+def written(spec: Spec) -> str:
+    """A PartitionSpec as code."""
+    axes = ([literal(axis) for axis in dim] for dim in spec)
+    dims = (f"({', '.join(dim)})" if len(dim) > 1 else dim[0] if dim else "None" for dim in axes)
+    return f"P({', '.join(dims)})"
+
+
+def values_tables(shardings: Shardings) -> Iterator[str]:
+    """VALUES, with what blocks have alike."""
+    blocks = shardings.blocks
+    for number, block in enumerate(blocks):
+        yield f"{_block(number, blocks)} = {{  # by place, counted from where a block begins"
+        yield from _rows(block.pins)
+        yield "}"
+    once = {
+        **shardings.values,
+        **{place: Pin("a parameter, gathered", (Way(spec, spec),)) for place, spec in shardings.gathers.items()},
+    }
+    if not once and not blocks:
+        yield "VALUES: dict[str, list[tuple[P | None, P | None]]] = {}"
+        return
+    yield "VALUES: dict[str, list[tuple[P | None, P | None]]] = {  # of values and their gradients, by place"
+    yield from _rows(once)
+    yield "}"
+    for number, block in enumerate(blocks):
+        yield f"for first in {counted(tuple(sorted(block.begins)))}:"
+        yield f"    VALUES |= {{moved(place, first): specs for place, specs in {_block(number, blocks)}.items()}}"
+
+
+def _block(number: int, blocks: Sequence[object]) -> str:
+    return f"BLOCK_{number}" if len(blocks) > 1 else "BLOCK"
+
+
+def _rows(pins: Mapping[str, Pin]) -> Iterator[str]:
+    for place, pin in pins.items():
+        yield f'    "{place}": [{", ".join(map(_way, pin.ways))}],  # {said(pin.value)}'
+
+
+def _way(way: Way) -> str:
+    """A pair of a value's PartitionSpec and its gradient's."""
+    value, gradient = (written(one) if one is not None else "None" for one in (way.value, way.gradient))
+    return f"({value}, {gradient})"

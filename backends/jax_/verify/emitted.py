@@ -1,0 +1,161 @@
+"""Emitted scripts against the models they were written for, on host devices of one process.
+
+Compared are, for every step, the loss, every gradient and every parameter after the optimizer's step (`run`), and once
+the collectives of the script's own compiled step: kind, mesh axes and bytes, against those of the Program (`hlo`,
+`predicted`). XLA's pass that joins all-reduces of CPUs is left out of that compilation, so that each can be told.
+
+*Exact* is what docs/emit.md says: the largest difference of a tensor is at most 1e-5 of its largest element, or of a
+thousandth of the largest of all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.backends.jax_.capabilities import TARGETS
+from meshwright.backends.jax_.emit.script import SCRIPT
+from meshwright.backends.jax_.verify.hlo import Collective, collectives
+from meshwright.backends.jax_.verify.predicted import REWRITES, predicted
+from meshwright.backends.results import Off, Verified
+from meshwright.backends.subject import Subject
+from meshwright.ir.errors import RanksFailed
+from meshwright.ir.graph.fold import Fold
+
+EXACT = 1e-5
+APART = "cpu-all-reduce-combiner"
+"""The pass of XLA that joins all-reduces."""
+QUICK = "--xla_backend_optimization_level=0"
+"""Machine code as it comes: programs run once, and collectives are decided before."""
+LAST = 30
+"""Lines of what was printed that an error shows."""
+FEWEST_WORDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A script, and the plan that it was written for."""
+
+    script: Path
+    subject: Subject
+
+    @staticmethod
+    def of(subject: Subject, folder: Path) -> Job:
+        """The job of a plan whose script is written."""
+        return Job(folder / SCRIPT, subject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a script left: its losses, how many tensors were compared, how far each was off, and its compiled step."""
+
+    steps: int
+    losses: tuple[float, ...]
+    tensors: int
+    off: Mapping[str, float]
+    hlo: str
+
+
+def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
+    """Run scripts one after the other in one process, and compare. Raises `RanksFailed`."""
+    return [verdict(job, ran) for job, ran in zip(jobs, run(jobs, steps=steps, limit_s=limit_s), strict=True)]
+
+
+def run(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Ran]:
+    """What scripts left that ran one after the other in one process."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [
+            {
+                "script": str(job.script.resolve()),
+                "model": f"{job.subject.calls.file}:{job.subject.calls.factory}",
+                "words": words(job.subject.fold),
+                "apart": APART,
+                "hlo": str(folder / f"{number}.hlo"),
+                "result": str(folder / f"{number}.json"),
+            }
+            for number, job in enumerate(jobs)
+        ]
+        given = {"jobs": rows, "steps": steps, "devices": max(job.subject.ranks for job in jobs)}
+        (folder / "jobs.json").write_text(json.dumps(given), encoding="utf-8")
+        _run(jobs, folder / "jobs.json", limit_s)
+        return [
+            Ran(
+                **json.loads((folder / f"{number}.json").read_text(encoding="utf-8")),
+                hlo=(folder / f"{number}.hlo").read_text(encoding="utf-8"),
+                steps=steps,
+            )
+            for number in range(len(jobs))
+        ]
+
+
+def words(fold: Fold) -> int:
+    """How many different tokens there may be, at least: rows of the smallest table that is looked up in, or labels of
+    a loss."""
+    found = [FEWEST_WORDS * 2**10]
+    for graph in (body.graph for body in fold.bodies):
+        for op in graph.ops:
+            if op.kind == "embedding":
+                found.append(graph.types[op.operands[0]].shape[0])
+            if op.kind == "cross_entropy":
+                found.append(graph.types[op.operands[0]].shape[-1])
+    return max(FEWEST_WORDS, min(found))
+
+
+def _run(jobs: Sequence[Job], given: Path, limit_s: float) -> None:
+    """Start the process, and end it when its time is up."""
+    place = ", ".join(str(job.script) for job in jobs)
+    command = [sys.executable, "-m", "meshwright.backends.jax_.verify.run", str(given)]
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}".strip()
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit_s, env=environment, check=False, errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        raise RanksFailed(
+            place=place,
+            cause=f"it was still running after {limit_s:g} s, and was ended",
+            fix="give it longer with --time-limit",
+        ) from None
+    if done.returncode:
+        last = "\n".join(["what was printed last:", *(done.stdout + done.stderr).strip().splitlines()[-LAST:]])
+        raise RanksFailed(
+            place=place, cause=f"the process ended with {done.returncode}", fix=f"correct what it died of; {last}"
+        )
+
+
+def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] = REWRITES) -> Verified:
+    """What differs in what a script left; collectives by these rewrites."""
+    subject = job.subject
+    executed = collectives(ran.hlo, subject.mesh)
+    planned = predicted(subject.program, subject.fold, TARGETS[subject.decisions.target], rewrites)
+    return Verified(
+        ranks=subject.ranks,
+        steps=ran.steps,
+        losses=tuple(ran.losses),
+        tensors=ran.tensors,
+        worst=max(ran.off.values(), default=0.0),
+        collectives=summary(executed),
+        once=(),
+        unlike=tuple(planned.differences(executed)),
+        off=tuple(Off(name, by, EXACT) for name, by in ran.off.items() if not by <= EXACT),
+        read_whole=planned.whole,
+    )
+
+
+def summary(executed: Mapping[Collective, int]) -> tuple[tuple[str, str, int, int], ...]:
+    """What a device communicates: kind, mesh axes, how many, bytes in all."""
+    counts: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for (kind, axes, size), number in executed.items():
+        counts[kind, ".".join(axes)] += number
+        sizes[kind, ".".join(axes)] += number * size
+    return tuple((kind, axes, counts[kind, axes], sizes[kind, axes]) for kind, axes in sorted(counts))

@@ -1,0 +1,224 @@
+"""The collectives of a Program as XLA executes them, by a closed list of rewrites.
+
+    executed      what the target's library runs for a step (`Capabilities.executed`): CPUs reduce the whole for a
+                  reduce-scatter
+    read_whole    tokens and labels are not cut along axes that the script's batch is whole on
+    by_bytes      what concerns parameters is compared by kind and axes, in bytes: XLA may join it
+    at_once       a sum of a gradient over several axes may be one all-reduce over all, or one over each
+    whole_sums    where the gradient of a parameter is summed step by step, every step sums the whole of it
+    tied          what several parts of a model read is gathered once for all of them, and its gradient is summed for
+                  each, before the sums are added
+    part_read     where a slice or rows of a parameter are taken before they meet the batch, the gradient of what was
+                  taken is summed, if that is less
+    log_softmax   a cross entropy that cuts classes, and is written with `jax.nn.log_softmax`, sums the gradient that
+                  comes in once more, in as many bytes as one of its statistics
+    scalars       terms of a loss may be added up before they are summed: at least one number, and no more than planned
+
+Everything else is compared one by one: kind, mesh axes, bytes of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from meshwright.backends.jax_.verify.hlo import Collective
+from meshwright.ir.graph.fold import Fold, FromInput
+from meshwright.ir.graph.graph import Graph
+from meshwright.ir.program.program import BodyProgram, Move, Program, Statement
+from meshwright.ir.target.capabilities import Capabilities
+
+REWRITES = (
+    "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
+)  # fmt: skip
+SCALAR_BYTES = 4
+Where = tuple[str, tuple[str, ...]]
+"""Kind and mesh axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a step communicates: values one by one; what concerns parameters, and scalars, in bytes; and how many
+    collectives of the plan are of tokens and labels, which are read whole."""
+
+    values: Mapping[Collective, int]
+    packed: Mapping[Where, int]
+    scalars: Mapping[Where, int]
+    whole: int
+    perhaps: Mapping[Collective, int] = field(default_factory=dict)
+    """Values that may be executed besides."""
+    at_once: bool = True
+
+    def differences(self, executed: Mapping[Collective, int]) -> Iterator[str]:
+        """What was executed and is not planned, or planned and not executed."""
+        left = Counter(executed)
+        for key, number in sorted(self.values.items()):
+            found = min(number, left[key])
+            left[key] -= found
+            if found < number:
+                kind, axes, size = key
+                yield f"{number - found} {kind} over {'.'.join(axes)} of {size} bytes are planned and not executed"
+        for key, number in self.perhaps.items():
+            left[key] -= min(number, left[key])
+        for where, size in sorted(self.scalars.items()):
+            found = min(size // SCALAR_BYTES, left[*where, SCALAR_BYTES])
+            left[*where, SCALAR_BYTES] -= found
+            if not found:
+                yield f"{where[0]} over {'.'.join(where[1])} of scalars is planned and not executed"
+        rest, planned = Counter[Where](), Counter[Where]()
+        for (kind, axes, size), number in left.items():
+            self._add(rest, kind, axes, number * size)
+        for (kind, axes), size in self.packed.items():
+            self._add(planned, kind, axes, size)
+        for where in sorted({*rest, *planned}):
+            if rest[where] != planned[where]:
+                kind, axes = where
+                sizes = {size: n for (k, a, size), n in left.items() if k == kind and set(axes) <= set(a) and n}
+                said = ", ".join(f"{n} of {size}" for size, n in sorted(sizes.items())) or "none"
+                yield (
+                    f"{kind} over {'.'.join(axes)}: {rest[where]} bytes beside values, "
+                    f"{planned[where]} planned ({said})"
+                )
+
+    def _add(self, into: Counter[Where], kind: str, axes: tuple[str, ...], size: int) -> None:
+        apart = self.at_once and kind == "all_reduce"
+        for each in [(axis,) for axis in axes] if apart else [axes]:
+            into[kind, each] += size
+
+
+def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:
+    """The collectives of one step, by these rewrites."""
+    values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
+    perhaps, whole, calls = Counter[Collective](), 0, list(fold.calls())
+    executed: Callable[[str], str] = target.executed if "executed" in rewrites else str
+    for stage in program.stages:
+        for number, name in stage.calls():
+            body, call = program.body(name), calls[number]
+            inputs = zip(call.body.graph.inputs, call.sources, strict=True)
+            given = {item.value for item, source in inputs if isinstance(source, FromInput)}
+            sizes = _sizes(body, call.body.graph, rewrites)
+            for statement, times in _all(body, program.microbatches):
+                if not isinstance(statement, Move) or statement.step.free:
+                    continue
+                where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
+                size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
+                if "read_whole" in rewrites and _stem(statement.operand) in given:
+                    whole += times
+                elif "by_bytes" in rewrites and statement.reason not in ("value", "gradient"):
+                    packed[where] += size * times
+                elif "scalars" in rewrites and body.elements[statement.operand] == 1:
+                    scalars[where] += max(size, SCALAR_BYTES) * times
+                else:
+                    values[*where, size] += times
+            if "log_softmax" in rewrites:
+                perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
+    for where, size in _tied(program, executed) if "tied" in rewrites else ():
+        packed[where] += size
+    return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
+
+
+def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[str, int]:
+    """For names on the way of a parameter's gradient to where it is stored, the bytes that are summed."""
+    found: dict[str, int] = {}
+    for statement in (*body.backward, *body.sync):
+        if isinstance(statement, Move) and statement.reason == "sync" and "whole_sums" in rewrites:
+            first = found.setdefault(statement.operand, int(body.nbytes[statement.operand]))
+            found[statement.result] = first
+    parts = dict(_parts(graph)) if "part_read" in rewrites else {}
+    for slot in body.params:
+        part = parts.get(slot.value)
+        if part is not None and slot.grad is not None:
+            for name in _way(body, slot.grad):
+                taken = min(body.nbytes[one] for one in body.locals if _stem(one) == part)
+                found[name] = int(min(taken, body.nbytes[slot.grad]))
+    return found
+
+
+def _parts(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The parameters of which something is taken that depends on nothing else, with what meets the batch in the end."""
+    live = {item.value for item in graph.inputs}
+    for op in graph.ops:
+        live |= set(op.results) if not live.isdisjoint(op.operands) else set()
+    for param in graph.params:
+        value = param.value
+        while len(readers := graph.readers[value]) == 1:
+            op = graph.ops[readers[0][0]]
+            if len(op.results) > 1 or op.name in live:
+                break
+            value = op.name
+        if value != param.value:
+            yield param.value, value
+
+
+def _way(body: BodyProgram, name: str) -> Iterator[str]:
+    """The names of a gradient on its way to the optimizer's shards."""
+    yield name
+    for statement in body.sync:
+        if isinstance(statement, Move) and statement.operand == name:
+            name = statement.result
+            yield name
+
+
+def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The mesh axes and bytes of what a cross entropy that cuts classes sums, each once."""
+    found = {
+        (tuple(sorted(one.step.axes)), int(body.nbytes[one.operand]))
+        for one in body.forward
+        if isinstance(one, Move)
+        and one.step.kind == "all_reduce"
+        and one.operand.startswith("cross_entropy.")
+        and body.elements[one.operand] > 1
+    }
+    yield from sorted(found)
+
+
+def _tied(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
+    """The sums of what several calls of a stage read, for each but the one that has them; and, taken off, the gathers
+    of all but the first."""
+    for tie in program.ties:
+        for stage, call in tie.holders[1:]:
+            yield from ((where, -size) for where, size in _gathers(program, stage, call, tie.path, executed))
+        syncs = [list(_sync(program, stage, call, tie.path)) for stage, call in tie.holders]
+        having = next((one for one in syncs if one), [])
+        for one in syncs:
+            for move, size in having if not one else ():
+                yield (executed(move.step.kind), tuple(sorted(move.step.axes))), size
+
+
+def _gathers(
+    program: Program, stage: int, call: int, path: str, executed: Callable[[str], str]
+) -> Iterator[tuple[Where, int]]:
+    """The gathers of a parameter in a call, in bytes."""
+    body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
+    slot = next((one for one in body.params if one.path == path), None)
+    for one in (*body.forward, *body.backward) if slot is not None else ():
+        if isinstance(one, Move) and one.reason == "parameter" and not one.step.free and _value(one.operand) == path:
+            yield (executed(one.step.kind), tuple(sorted(one.step.axes))), int(body.nbytes[one.operand])
+
+
+def _value(name: str) -> str:
+    return re.split("[@!]", name, maxsplit=1)[0]
+
+
+def _sync(program: Program, stage: int, call: int, path: str) -> Iterator[tuple[Move, int]]:
+    """The collectives that a call's gradient of a parameter is summed by, with the bytes of the whole of it."""
+    body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
+    for slot in body.params:
+        if slot.path != path or slot.grad is None or slot.synced is None:
+            continue
+        names = set(_way(body, slot.grad))
+        for one in body.sync:
+            if isinstance(one, Move) and one.operand in names and not one.step.free:
+                yield one, int(body.nbytes[slot.grad])
+
+
+def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:
+    """All statements, and how often each runs in a step."""
+    yield from ((statement, microbatches) for statement in (*body.forward, *body.backward))
+    yield from ((statement, 1) for statement in (*body.sync, *body.publish))
+
+
+def _stem(name: str) -> str:
+    return name.partition("@")[0]

@@ -1,0 +1,166 @@
+"""What the process of a verification does: each script's own functions, and the user's model on one device.
+
+    python -m meshwright.backends.jax_.verify.run JOBS.json
+
+For every job: the parameters that the script begins with; for every step the loss of its own compiled step, every
+gradient of its loss, and the parameters after its optimizer's step with these. Beside it the model on the first device,
+with the parameters that the script began with: the factory's own functions as the front end calls them, no line of the
+script's. The optimizer of the reference is given the gradients of the run, which are compared themselves: of what is
+nothing but noise Adam makes a step of full length, and no two runs agree on its direction. A batch that says nothing
+(zeros) is drawn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.tree_util import keystr
+
+from meshwright.ir.frontends.door import load_model
+
+BESIDE = "train_shardings"
+FLOOR = 6e-3
+"""Of the largest element of all, below which differences of a tensor are not measured by its own size: 2^-24, by which
+fp32 rounds a term as large as that one, is 1e-5 of it. Nothing runs again in fp64 here: code that asks for fp32 by name
+would not."""
+
+
+def main(jobs: Path) -> None:
+    """Run all jobs, and write what was found beside each script."""
+    given = json.loads(jobs.read_text(encoding="utf-8"))
+    jax.config.update("jax_num_cpu_devices", given["devices"])
+    for job in given["jobs"]:
+        found = _run(job, given["steps"])
+        Path(job["result"]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def load(path: str) -> Any:
+    """An emitted script as a module. The file beside it has one name in all folders, and is imported anew."""
+    spec = importlib.util.spec_from_file_location("emitted", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    folder = str(Path(path).parent)
+    sys.modules.pop(BESIDE, None)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
+    script: Any = load(job["script"])
+    state, states = script.start()
+    batches = [_batch(script, number, job["words"]) for number in range(steps)]
+    reference = _Reference(job["model"], script, state, batches[0])
+    gradients = jax.jit(jax.value_and_grad(script.loss_of))
+    update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
+    compiled = None
+    off: dict[str, float] = {}
+    losses, compared = [], 0
+    off |= _far("the parameter at the start ", state, jax.jit(script.begin)())
+    for number, host in enumerate(batches):
+        batch = jax.device_put(host, script.rows)
+        if compiled is None:
+            lowered = script.step.lower(state, states, batch)
+            compiled = lowered.compile(compiler_options={"xla_disable_hlo_passes": job["apart"]})
+            Path(job["hlo"]).write_text(compiled.as_text(), encoding="utf-8")
+        _, grads = gradients(state, batch)
+        expected, model_grads, after = reference.step(host, grads)
+        stepped = update(state, states, grads)
+        *_, loss = compiled(state, states, batch)
+        state, states = stepped
+        losses.append(float(loss))
+        for what, one, other in (
+            ("the loss", loss, expected),
+            ("the gradient of ", grads, model_grads),
+            ("the parameter ", state, after),
+        ):
+            far = _far(f"step {number}: {what}", one, other)
+            compared = max(compared, len(far))
+            off |= far
+    return {"losses": losses, "tensors": 2 * compared, "off": off}
+
+
+def _batch(script: Any, number: int, words: int) -> dict[str, Any]:
+    """A batch of the user's, with numbers drawn in place of such as are all alike."""
+    drawn = np.random.default_rng(number)
+
+    def told(one: Any) -> Any:
+        value = np.asarray(one)
+        if value.size < 2 or not np.all(value == value.flat[0]):
+            return value
+        if np.issubdtype(value.dtype, np.integer):
+            return drawn.integers(0, words, value.shape).astype(value.dtype)
+        floating = np.issubdtype(value.dtype, np.floating)
+        return drawn.standard_normal(value.shape).astype(value.dtype) if floating else value
+
+    return {name: told(one) for name, one in script.model_file.example_inputs(script.GLOBAL_BATCH, script.SEQ).items()}
+
+
+class _Reference:
+    """The user's model on one device, beginning with the parameters of a run."""
+
+    def __init__(self, model: str, script: Any, state: Any, batch: Any) -> None:
+        source: Any = load_model(model)
+        made = source.made(jax.eval_shape(lambda: batch))
+        tree = jax.tree.structure(made.state)
+        trained = [leaf.kind == "param" for leaf in made.leaves]
+        rest = jax.tree.leaves(getattr(script, "rest", ()))
+        make = source.hooks["optimizer"] or (lambda: optax.adamw(3e-4, weight_decay=0.01))
+        self.optimizer = make()
+
+        def loss_of(state: Any, batch: Any) -> Any:
+            parts = {True: iter(jax.tree.leaves(state)), False: iter(rest)}
+            outputs, _ = made.run(jax.tree.unflatten(tree, [next(parts[one]) for one in trained]), batch)
+            return source.hooks["loss"](outputs, batch)
+
+        def step(state: Any, states: Any, batch: Any, grads: Any) -> Any:
+            loss, own = jax.value_and_grad(loss_of)(state, batch)
+            updates, states = self.optimizer.update(grads, states, state)
+            return loss, own, optax.apply_updates(state, updates), states
+
+        self.run = jax.jit(step)
+        self.state = self._here(state)
+        self.states = jax.jit(self.optimizer.init)(self.state)
+
+    def _here(self, tree: Any) -> Any:
+        return jax.device_put(jax.device_get(tree), jax.devices()[0])
+
+    def step(self, batch: Any, grads: Any) -> tuple[Any, Any, Any]:
+        """The loss, the gradients and the parameters after a step with those of the run."""
+        loss, own, self.state, self.states = self.run(self.state, self.states, self._here(batch), self._here(grads))
+        return loss, own, self.state
+
+
+def _far(what: str, found: Any, expected: Any) -> dict[str, float]:
+    """How far leaves of the same tree are apart, by the largest element; of each its path."""
+    pairs = [
+        (keystr(keys, simple=True, separator="."), np.asarray(one), np.asarray(other))
+        for (keys, one), other in zip(
+            jax.tree_util.tree_flatten_with_path(jax.device_get(found))[0],
+            jax.tree.leaves(jax.device_get(expected)),
+            strict=True,
+        )
+    ]
+    sizes = {path: float(np.max(np.abs(other), initial=0.0)) for path, _, other in pairs}
+    least = FLOOR * max(sizes.values(), default=0.0)
+    far = {}
+    for path, one, other in pairs:
+        apart = float(np.max(np.abs(one - other), initial=0.0))
+        far[f"{what}{path}"] = apart / max(sizes[path], least, float(np.finfo(np.float32).tiny))
+    return far
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

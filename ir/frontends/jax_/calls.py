@@ -1,0 +1,173 @@
+"""How a model of JAX is made and called, and where its values are made, for code that is written for it
+(`meshwright.ir.graph.calls`).
+
+Code runs the jaxpr of the user's own function, as it is traced there, and says of some values where they lie. So the
+step is translated once more, with the place of every equation (`sites`) instead of its source line: an operator, and a
+composite that was recognised, then says where its result is made. A place is left out where that result has another
+shape than the equation's, and where blocks that are alike have it otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from meshwright.ir.errors import EmissionModel
+from meshwright.ir.frontends.folding.segment import calls_traced
+from meshwright.ir.frontends.foreign import blamed
+from meshwright.ir.frontends.jax_.capture import Folded, folded, labels_of, translated
+from meshwright.ir.frontends.jax_.flat import Flat, flattened
+from meshwright.ir.frontends.jax_.models import KEYS, TRAINING
+from meshwright.ir.frontends.jax_.rooms import placed
+from meshwright.ir.frontends.jax_.sites import Sites
+from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
+from meshwright.ir.graph.calls import Calls, Invoked, Places, Scanned
+from meshwright.ir.graph.graph import Graph, Op
+
+ANY = "plan it with --target any"
+
+
+def calls_of(source: JaxSource, reference: str, *, batch: int, seq: int) -> Calls:
+    """How the model of a reference is made and called. Raises `EmissionModel` for one that no code is written for."""
+    with blamed(source.place):
+        example = example_batch(source, batch, seq)
+        labels, _ = labels_of(source, example, batch, seq)
+    step = traced(source, example)
+    found = folded(source, step, labels, seed=0)
+    check_plain(source, step, example, draws=any(op.draws for op in found.graph.ops))
+    file, _, factory = reference.rpartition(":")
+    return Calls(
+        file=Path(file).resolve(),
+        factory=factory,
+        entries=tuple(named(example)),
+        called=frozenset(),
+        has_optimizer=source.hooks["optimizer"] is not None,
+        own_loss=None if source.hooks["loss"] is not None else "",
+        untrained=frozenset(leaf.path for leaf in step.leaves if leaf.kind == "param" and not leaf.trained),
+        places=places_of(step, labels, found),
+        invoked=invoked_of(source, step, example),
+    )
+
+
+def check_plain(source: JaxSource, step: Step, example: Any, *, draws: bool) -> None:
+    """Must: a state of trained arrays alone, but for keys that nothing is drawn from; a loss beside the factory; a
+    batch of named arrays."""
+    apart = source.made(example).way == "nnx"  # code keeps what is not trained beside the parameters
+    held = next((one for one in step.leaves if one.kind == "buffer" or (one.kind == "constant" and not apart)), None)
+    if held is not None or draws:
+        what = "random numbers that the step draws" if held is None else f"a state that is not trained, {held.path}"
+        raise EmissionModel(place=source.place, cause=f"no code is written yet for {what}", fix=ANY)
+    if source.hooks["loss"] is None:
+        raise EmissionModel(
+            place=source.place, cause="there is no loss(outputs, batch)", fix="define it beside the factory"
+        )
+    if not isinstance(example, dict) or set(example) != set(named(example)):
+        raise EmissionModel(
+            place=f"{source.place}, example_inputs", cause="the batch is no dict", fix="return a dict of named arrays"
+        )
+
+
+def invoked_of(source: JaxSource, step: Step, example: Mapping[str, Any]) -> Invoked:
+    """How the factory's model is made and called."""
+    made = source.made(example)
+    paths = tuple(leaf.path for leaf in step.leaves if leaf.kind == "param")
+    if source.hooks["forward"] is not None:
+        return Invoked(way=made.way, arguments=(), forward=True, paths=paths)
+    drawn = next((name for name in made.accepted if name in KEYS and name not in example), None)
+    if drawn is not None:
+        raise EmissionModel(
+            place=source.place, cause=f"no code is written yet for a forward pass that takes a random {drawn}", fix=ANY
+        )
+    taken = [name for name in made.accepted if name in example]
+    return Invoked(
+        way=made.way,
+        arguments=tuple(("" if made.accepted[name] else name, name) for name in taken),
+        modes=tuple((name, TRAINING[name]) for name in made.accepted if name in TRAINING and name not in example),
+        paths=paths,
+    )
+
+
+def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) -> Places:
+    """Where the values of the fold's bodies are made."""
+    sites = Sites(step.whole)
+    flat = placed(flattened(step.jaxpr, step.leaves, whole=found.whole, sites=sites))
+    traced, _ = translated(flat, step, labels, found.stacks)
+    at = _made_at(traced.graph, flat)
+    products = _products(translated(flat, step, labels, found.stacks, raw=True)[0].graph, flat)
+    values: dict[str, dict[str, str]] = {}
+    begins: dict[str, int] = {}
+    before: dict[str, str] = {}
+    for name, room, ops in calls_traced(found.graph, found.stacks, found.fold):
+        named = zip(found.fold.body[name].graph.ops, ops, strict=True)
+        own = {op.name: at[other.name] for op, other in named if other.name in at}
+        if room and not any(stack.holds(room) for stack in found.stacks if stack.path in flat.scans):
+            first = begins[room] = min((_first(place) for place in own.values()), default=0)
+            inside = [place for place in own.values() if place in products]
+            before |= {_counted(place, first): _counted(products[place], first) for place in inside}
+            own = {value: _counted(place, first) for value, place in own.items()}
+        known = values.setdefault(name, own)
+        values[name] = {value: place for value, place in known.items() if own.get(value) == place}
+    return Places(
+        values=values,
+        products=products | before,
+        begins=begins,
+        scans={path: Scanned(place=one.site, operands=one.operands) for path, one in flat.scans.items()},
+        check=sites.check,
+    )
+
+
+def _made_at(graph: Graph, flat: Flat) -> dict[str, str]:
+    """The place of every value that has one: of several operators at it, the last that has the equation's shape."""
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    for one in flat.equations:
+        if one.source and len(one.types) == 1:
+            shapes.setdefault(one.source, set()).add(tuple(one.types[0].shape))
+    rooms: dict[tuple[str, str], str] = {}
+    for op in graph.ops:
+        if len(op.results) == 1 and graph.types[op.name].shape in shapes.get(op.source, ()):
+            rooms[op.source, op.module] = op.name
+    return {value: place for (place, _), value in rooms.items()}
+
+
+def _products(graph: Graph, flat: Flat) -> dict[str, str]:
+    """Of places at which something is added to a product, before composites are recognised, those of the products."""
+    at = _made_at(graph, flat)
+    made = {op.name: op for op in graph.ops}
+    found: dict[str, str] = {}
+    for op in graph.ops:
+        for value in op.operands if op.kind == "add" and op.name in at else ():
+            before = made.get(value)
+            while before is not None and before.kind in ("view", "permute") and before.name not in at:
+                before = made.get(before.operands[0])
+            products = {before.name, *_under(before, made)} if before is not None else set()
+            if (
+                before is not None
+                and before.name in at
+                and any(made[one].kind in ("linear", "matmul") for one in products)
+            ):
+                found[at[op.name]] = at[before.name]
+    return found
+
+
+def _under(op: Op, made: Mapping[str, Op]) -> Iterator[str]:
+    """What an operator shows in another shape."""
+    while op.kind in ("view", "permute") and op.operands[0] in made:
+        op = made[op.operands[0]]
+        yield op.name
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def _first(place: str) -> int:
+    """The number of the outermost equation."""
+    found = _NUMBER.match(place)
+    assert found is not None
+    return int(found[0])
+
+
+def _counted(place: str, begin: int) -> str:
+    """A place as it is counted from where its block begins."""
+    return _NUMBER.sub(f"+{_first(place) - begin}", place, count=1)

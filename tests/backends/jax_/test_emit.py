@@ -1,0 +1,175 @@
+"""What is written: short, clean scripts of stock JAX, and refusals of what no code is written for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+
+from meshwright.backends.door import backend
+from meshwright.backends.jax_ import door
+from meshwright.backends.jax_.capabilities import JAX_CPU
+from meshwright.backends.jax_.emit.files import emit
+from meshwright.backends.jax_.emit.shardings import Shardings
+from meshwright.backends.jax_.emit.tables import pattern, written
+from meshwright.backends.results import Files
+from meshwright.backends.torch_.emit import emit as torch_emit
+from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.errors import (
+    CombinationNotExpressible,
+    DependencyMissing,
+    EmissionModel,
+    EmissionModule,
+    EmissionSchedule,
+    EmissionSoftware,
+    EmissionTarget,
+    NotExpressible,
+)
+from meshwright.ir.program.program import Move
+from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.target.combined import several_uses
+from meshwright.ir.target.workload import STACKS
+from tests.backends.jax_.planned import LLAMA, WORKLOAD, ZOO, model, subject
+from tests.backends.torch_.emitted import unclean
+
+TINY = f"{LLAMA}:tiny"
+PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (TINY, {"dp": 2, "tp": 4, "zero": 1}),
+    (f"{LLAMA}:tiny_scan", {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 3}),
+    (f"{ZOO}/nnx_.py:gpt", {"dp": 8}),
+    (f"{ZOO}/linen.py:scanned", {"dp": 2, "tp": 2}),
+    (f"{ZOO}/equinox_.py:gpt", {"dp": 8}),
+)
+
+
+@pytest.mark.slow
+def test_scripts_are_short_and_clean(tmp_path: Path) -> None:
+    for number, (reference, degrees) in enumerate(PLANS):
+        emit(subject(reference, **degrees), tmp_path / str(number)).write(tmp_path / str(number))
+    for file in tmp_path.rglob("*.py"):
+        text = file.read_text()
+        assert "meshwright" not in text
+        assert len(text.splitlines()) <= (150 if file.name == "train.py" else 190)
+    assert unclean(tmp_path, types=False) == ""
+
+
+def test_the_same_plan_is_the_same_text(tmp_path: Path) -> None:
+    reference, degrees = PLANS[1]
+    assert emit(subject(reference, **degrees), tmp_path) == emit(subject(reference, **degrees), tmp_path)
+
+
+def test_stacked_parameters_are_cut_behind_their_layers(tmp_path: Path) -> None:
+    """`[layers, width, heads]`: stored in shards of FSDP and columns, gathered in the loop along data alone."""
+    found = Shardings(subject(f"{LLAMA}:tiny_scan", dp=2, tp=2, zero=3))
+    assert written(found.params["blocks.attention.q_proj"].stored) == 'P(None, "dp", "tp")'
+    scan = model(f"{LLAMA}:tiny_scan")[1].places
+    assert scan is not None
+    at, path = scan.scans["blocks"].operands["attention.q_proj"]
+    assert path == "blocks.attention.q_proj"
+    assert written(found.gathers[f"{scan.scans['blocks'].place}.{at}"]) == 'P(None, "tp")'
+
+
+def test_blocks_that_are_written_out_are_told_once() -> None:
+    (block,) = Shardings(subject(TINY, dp=8)).blocks
+    assert len(block.begins) == 4
+    assert len({after - before for before, after in zip(block.begins, block.begins[1:], strict=False)}) == 1
+
+
+def test_specs_and_paths_as_code() -> None:
+    assert written(()) == "P()"
+    assert written((("dp",), (), ("tp", "cp"))) == 'P("dp", None, ("tp", "cp"))'
+    assert pattern("blocks.10.w1.0") == "blocks.*.w1.*"
+
+
+def test_names_of_the_user_are_quoted(tmp_path: Path) -> None:
+    plan = subject(TINY, dp=8)
+    calls = replace(plan.calls, factory='x"); import os; ("', file=Path('/tmp/a"b\\.py'))
+    (_, text), _ = emit(replace(plan, calls=calls, config='"""boom'), tmp_path).texts
+    compile(text, "train.py", "exec")
+    assert not re.search(r"^\s*import os", text, flags=re.MULTILINE)
+
+
+def test_what_no_code_is_written_for_is_refused(tmp_path: Path) -> None:
+    plan = subject(TINY, dp=8)
+    decisions = plan.decisions
+    more = replace(decisions, schedule=replace(decisions.schedule, microbatches=2))
+    with pytest.raises(EmissionSchedule, match="2 micro-batches"):
+        emit(replace(plan, decisions=more), tmp_path)
+    with pytest.raises(EmissionModel, match="no model of JAX"):
+        emit(replace(plan, calls=replace(plan.calls, places=None, invoked=None)), tmp_path)
+    with pytest.raises(EmissionModel, match="no torch model"):
+        torch_emit(plan, tmp_path)
+    with pytest.raises(EmissionSoftware, match="style eager"):
+        door.check_software(replace(WORKLOAD, stack=STACKS["torch"]), "jax-cpu", "eager")
+    with pytest.raises(EmissionSoftware, match="optimizer sgd"):
+        door.check_software(replace(WORKLOAD, optimizer="sgd"), "jax-cpu", "xla")
+
+
+def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmissionModule, match="no traced equation makes it"):
+        emit(subject(f"{ZOO}/plain.py:gshard", tp=2), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "degrees", [{"cp": 2}, {"pp": 2, "microbatches": 2, "schedule": "1f1b"}, {"dp": 8, "recompute": "full"}], ids=str
+)
+def test_what_capabilities_lack_is_refused(degrees: dict[str, Any]) -> None:
+    with pytest.raises(NotExpressible):
+        subject(TINY, **degrees)
+
+
+def test_a_rank_of_one_program_has_nothing_of_its_own(tmp_path: Path) -> None:
+    plan = subject(TINY, dp=8)
+    assert backend("jax-cpu") is door
+    with pytest.raises(EmissionTarget, match="none runs alone"):
+        next(door.each_alone(plan, tmp_path, limit_s=1.0))
+    with pytest.raises(EmissionTarget, match="a part of the model"):
+        door.parallelize(None, plan, "x")
+    files = Files((("train.py", ""),), start="train.py")
+    assert door.with_hosts(files, []) == files
+    assert not door.on_hosts("jax-cpu")
+
+
+def test_programs_are_lowered_as_xla_runs_them_on_cpus() -> None:
+    """Of a block under tensor parallelism: attention and MLP are summed forward; backward what each of q, k, v, gate
+    and up leaves, by itself. Parameters in shards are gathered once."""
+    plan = subject(TINY, dp=2, tp=2, zero=3)
+    body = next(one for one in plan.program.bodies if one.body == "blocks")
+    forward = [one.reason for one in body.forward if isinstance(one, Move) and not one.step.free]
+    backward = [one.reason for one in body.backward if isinstance(one, Move) and not one.step.free]
+    assert (forward.count("value"), backward.count("gradient")) == (2, 5)
+    assert (forward.count("parameter"), backward.count("parameter")) == (9, 0)
+
+
+def test_an_axis_has_one_use() -> None:
+    """A plan in which blocks use the axes the other way round."""
+    plan = subject(TINY, dp=2, tp=2)
+    other = {"dp": "tp", "tp": "dp"}
+
+    def turned(one: BodyPlan) -> BodyPlan:
+        pairs = ((op, Strategy(tuple((other[axis], what) for axis, what in s.choices))) for op, s in one.strategies)
+        return replace(one, strategies=tuple(pairs)) if one.body == "blocks" else one
+
+    decisions = replace(plan.decisions, plans=tuple(map(turned, plan.decisions.plans)))
+    assert several_uses(plan.decisions, plan.fold) == ""
+    assert several_uses(decisions, plan.fold) == "axis dp as dp and tp"
+    refused = [one for one in JAX_CPU.refusals(decisions, plan.fold) if isinstance(one, CombinationNotExpressible)]
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize("found", ["0.7.2", None], ids=str)
+def test_jax_that_is_missing_or_too_old_is_told(found: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(door, "version", version)
+    with pytest.raises(DependencyMissing, match=r"meshwright\[jax\]"):
+        door.check_installed()

@@ -1,0 +1,131 @@
+"""Emitted scripts are the models they were written for, and communicate as planned: on host devices of one process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+from meshwright.backends.jax_.verify.emitted import Job, Ran, run, verdict
+from meshwright.backends.jax_.verify.predicted import REWRITES, Predicted, predicted
+from meshwright.ir.errors import RanksFailed
+from meshwright.planner.cli.main import main
+from tests.backends.jax_ import planned
+from tests.backends.jax_.planned import LLAMA, TARGET, ZOO, job, subject
+
+PLANS = (
+    (f"{LLAMA}:tiny_scan", {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1}),
+    (f"{ZOO}/plain.py:decoder_scan", {"dp": 2, "tp": 2, "zero": 3}),
+)
+NEEDED = (
+    {"executed", "read_whole", "by_bytes", "whole_sums"},
+    {"executed", "by_bytes", "tied", "log_softmax"},
+)
+"""The rewrites without which collectives of each would differ."""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, Ran]]:
+    """All scripts, run in one process."""
+    folder = tmp_path_factory.mktemp("jax")
+    jobs = [job(subject(reference, **degrees), folder / str(at)) for at, (reference, degrees) in enumerate(PLANS)]
+    return list(zip(jobs, run(jobs, steps=1, limit_s=300), strict=True))
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_scripts_are_exact(ran: list[tuple[Job, Ran]]) -> None:
+    """The loss, every gradient and the optimizer's step; collectives, none left."""
+    for one, left in ran:
+        found = verdict(one, left)
+        assert found.differences == ()
+        assert found.tensors >= 16
+        assert found.worst < 1e-5
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_every_rewrite_is_needed(ran: list[tuple[Job, Ran]]) -> None:
+    for (one, left), needed in zip(ran, NEEDED, strict=True):
+        without = {name: verdict(one, left, tuple(other for other in REWRITES if other != name)) for name in REWRITES}
+        assert {name for name, found in without.items() if not found.exact} == needed
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_what_differs_is_told(ran: list[tuple[Job, Ran]]) -> None:
+    one, left = ran[0]
+    name = next(name for name in left.off if "gradient" in name)
+    assert [
+        f"{name} is off by 1.0e-03" in text for text in verdict(one, replace(left, off={name: 1e-3})).differences
+    ] == [True]
+    assert not verdict(one, replace(left, off={name: float("nan")})).exact
+    fewer = left.hlo.replace(" all-reduce(", " negate(", 1)
+    assert any("all_reduce" in text for text in verdict(one, replace(left, hlo=fewer)).differences)
+
+
+def test_rows_of_a_parameter_are_summed_as_they_are_read() -> None:
+    """Positions: a table of 64 rows, of which 32 are taken before they meet the batch; 32 numbers of 4 bytes each."""
+    plan = subject(f"{ZOO}/nnx_.py:gpt", dp=4)
+    whole, part = (
+        predicted(plan.program, plan.fold, TARGET, tuple(one for one in REWRITES if one != left_out)).packed
+        for left_out in ("part_read", "")
+    )
+    (where,) = whole
+    assert whole[where] - part[where] == (64 - 32) * 32 * 4
+
+
+def test_a_sum_over_several_axes_may_be_made_at_once() -> None:
+    plan = Predicted({}, {("all_reduce", ("dp",)): 256, ("all_reduce", ("tp",)): 256}, {}, 0)
+    executed = {("all_reduce", ("dp", "tp"), 256): 1}
+    assert list(plan.differences(executed)) == []
+    assert len(list(replace(plan, at_once=False).differences(executed))) == 3
+
+
+def test_terms_of_a_loss_may_be_added_before_they_are_summed() -> None:
+    plan = Predicted({}, {}, {("all_reduce", ("dp",)): 8}, 0)
+    assert list(plan.differences({("all_reduce", ("dp",), 4): 1})) == []
+    assert len(list(plan.differences({}))) == 1
+    assert len(list(plan.differences({("all_reduce", ("dp",), 4): 3}))) == 1
+
+
+@pytest.mark.e2e
+def test_a_script_for_another_program_ends(tmp_path: Path) -> None:
+    """Places are those of one traced loss; of another one the script runs nothing."""
+    one = job(subject(f"{ZOO}/plain.py:mlp", dp=2), tmp_path)
+    beside = tmp_path / "train_shardings.py"
+    beside.write_text(beside.read_text().replace("TRACE = ", "TRACE = 1"))
+    with pytest.raises(RanksFailed, match="the model or JAX has changed"):
+        run([one], steps=1, limit_s=100)
+
+
+def test_words_are_those_of_the_smallest_table() -> None:
+    assert planned.words_of(f"{LLAMA}:tiny_scan") == 256
+
+
+@pytest.mark.e2e
+def test_a_model_is_planned_written_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command line, without a word about styles: those of JAX are its target's."""
+    asked = ["--cluster", "cpu:2", "--target", "jax-cpu", "--global-batch", "4", "--seq", "16", "--out", str(tmp_path)]
+    assert main([f"{ZOO}/plain.py:mlp", *asked]) == 0
+    plan = f"{tmp_path / 'plan.json'}"
+    assert json.loads(Path(plan).read_text())["workload"]["stack"] == "jax"
+    assert main(["emit", plan, "--out", str(tmp_path / "code")]) == 0
+    assert sorted(path.name for path in (tmp_path / "code").glob("*.py")) == ["train.py", "train_shardings.py"]
+    capsys.readouterr()
+    assert main(["verify", plan, "--steps", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["exact"]
+    assert found["ranks"] == 2
+    assert {one["kind"] for one in found["collectives"]} == {"all_reduce"}
+
+
+def test_a_model_that_no_code_calls_is_planned_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """One with batch norms: bounds look at what copies of it exchange, also where the target lacks recomputation."""
+    asked = ["--cluster", "cpu:2", "--target", "jax-cpu", "--global-batch", "4", "--seq", "16"]
+    assert main([f"{ZOO}/images.py:convnet", *asked]) == 0
+    assert "plan emit refuses this plan (MW5011)" in "".join(capsys.readouterr())
