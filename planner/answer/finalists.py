@@ -49,7 +49,7 @@ def finished(
     """The best plan that becomes of the finalists, if it is better than the search's answer, or was asked for; and
     notes on what was left untried. `any_fits`: the first that fits will do, and nothing is made better."""
     bench, only = Bench(search, asked, stop), asked.constraints.made_only
-    plans = [bench.as_is(config) for config in finalists(search)]
+    plans = [] if stop() else [bench.as_is(config) for config in finalists(search)]
     if not bench.layers_asked:
         plans = improved(plans, FITTING, bench)
     if any_fits and not only:

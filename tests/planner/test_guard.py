@@ -41,6 +41,7 @@ def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: s
     made.backend = SimpleNamespace(
         emit=emit,
         check_software=check,
+        check_model=lambda calls: None,
         on_hosts=lambda target: target == "torch-cuda",
         check_hosts=lambda *what: made.orders.append(what),
     )

@@ -335,7 +335,7 @@ def test_what_cannot_be_run_here(monkeypatch: pytest.MonkeyPatch, target: str, r
     with pytest.raises(VerificationTooLarge) as refused:
         ran(monkeypatch, found(), target=target, ranks=ranks)
     assert refused.value.place == f"a plan of {ranks} ranks for {target}"
-    assert refused.value.cause == "plans of at most 8 ranks for torch-gloo can be run here"
+    assert refused.value.cause == "plans of at most 8 ranks for torch-gloo or jax-cpu can be run here"
 
 
 def test_what_is_printed_and_kept(
