@@ -35,6 +35,7 @@ JAX_CPU = Capabilities(
     ),
     styles=(Line("xla", _TRIED),),
     precisions=(PrecisionLine("fp32", _TRIED, ("fp32",)),),
+    accumulates=False,  # a scan of micro-batches under GSPMD reduces gradients in every one (jax 0.10.2)
     adds_first=False,  # compiled for CPUs, the gradient of what q, k and v read is three all-reduces
     regathers=False,  # one all-gather of every parameter is compiled, before both passes
 )

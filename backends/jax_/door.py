@@ -14,8 +14,8 @@ from meshwright.ir.errors import DependencyMissing, EmissionTarget
 
 __all__ = ["check_model", "check_software", "emit"]
 
-OLDEST = (0, 8)
-"""The oldest JAX that has all that scripts use."""
+OLDEST = (0, 10)
+"""The oldest JAX that scripts were run with."""
 
 
 def on_hosts(target: str) -> bool:

@@ -121,6 +121,9 @@ class Capabilities:
     """Whether parameters can stay whole between steps while states or gradients alone are sharded. If not, plans with
     one micro-batch have them sharded, too, and gathered from before the forward to after the backward pass."""
 
+    accumulates: bool = True
+    """Whether a step of one stage can add up the gradients of several micro-batches."""
+
     most_cuts: int | None = None
     """By how many axes operators may cut a parameter that is stored in shards besides."""
 
@@ -295,6 +298,9 @@ class Capabilities:
     def _schedule_refusals(self, decisions: Decisions) -> Iterator[NotExpressible]:
         schedule, groups = decisions.schedule, len(decisions.groups)
         if len(decisions.stages) == 1:
+            if schedule.microbatches > 1 and not self.accumulates:
+                given = f"{schedule.microbatches} micro-batches"
+                yield self._refuse(MicrobatchesNotExpressible, "schedule", given, "use one, of all sequences of a copy")
             return
         line = next((line for line in self.schedules if line.name == schedule.name), None)
         if line is None:

@@ -79,9 +79,10 @@ def _virtual(space: Space, pp: int) -> int:
 
 def _configs(variants: list[Pins], space: Space) -> Iterator[Config]:
     """The configurations of baselines that ranks, batch and constraints allow."""
+    whole = Pins(microbatches=None if space.target.accumulates else 1)
     for pins in variants:
         try:
-            config = space.settled(fill(pins, ranks=space.ranks, global_batch=space.global_batch))
+            config = space.settled(fill(pins.over(whole), ranks=space.ranks, global_batch=space.global_batch))
         except MeshwrightError:
             continue
         if space.grants(config):

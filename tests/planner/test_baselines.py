@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from meshwright.ir.target.capabilities import ANY
 from meshwright.planner.space.baselines import baselines
 from tests.planner.test_space import space
 
@@ -63,3 +65,13 @@ def test_only_what_was_wished_for() -> None:
     assert written(pins="tp=2")["data parallel"] == []
     assert written(pins="tp=2")["megatron"] == ["tp=2"]
     assert written(never={"recompute": ("none",)})["fsdp"] == ["zero=3,recompute=selective_op", "zero=3,recompute=full"]
+
+
+def test_where_a_target_adds_no_gradients_up_a_micro_batch_is_all_of_a_copy() -> None:
+    adds, does_not = (replace(ANY, accumulates=accumulates) for accumulates in (True, False))
+    counts = [
+        {config.microbatches for one in baselines(space(target=target)) for config in one.variants if config.pp == 1}
+        for target in (adds, does_not)
+    ]
+    assert max(counts[0]) > 1
+    assert counts[1] == {1}

@@ -9,20 +9,21 @@ from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.script import SCRIPT, texts
 from meshwright.backends.results import Files
 from meshwright.backends.subject import Subject
-from meshwright.ir.errors import EmissionModel, EmissionSchedule, EmissionSoftware
+from meshwright.ir.errors import EmissionModel, EmissionSoftware
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.target.workload import Workload
 
 
 def emit(subject: Subject, folder: Path) -> Files:
     """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
-    code is written for."""
+    code is written for, a `NotExpressible` for what the target cannot do."""
+    target = TARGETS[subject.decisions.target]
     check_model(subject.calls)
-    check_plan(subject)
+    target.check(subject.decisions, subject.fold, subject.workload)
     check_software(subject.workload, subject.decisions.target, subject.decisions.style)
     home = folder.resolve()
     model = Path(os.path.relpath(home / subject.calls.file, home)).as_posix()
-    cpus = TARGETS[subject.decisions.target].device == "cpu"
+    cpus = target.device == "cpu"
     return Files(texts(subject, model, cpus=cpus), start=SCRIPT)
 
 
@@ -31,20 +32,6 @@ def check_model(calls: Calls) -> None:
     if calls.places is None:
         raise EmissionModel(
             place=str(calls.file), cause="it is no model of JAX", ways=("--target torch-cuda", "--target torch-gloo")
-        )
-
-
-def check_plan(subject: Subject) -> None:
-    """Refuse what no code is written for, as far as it shows without looking into bodies."""
-    if len(subject.decisions.stages) > 1:
-        raise EmissionSchedule(
-            place=f"{len(subject.decisions.stages)} stages", cause="they are not emitted yet", ways=("--fix pp=1",)
-        )
-    if subject.decisions.schedule.microbatches > 1:
-        raise EmissionSchedule(
-            place=f"{subject.decisions.schedule.microbatches} micro-batches",
-            cause="they are not emitted yet",
-            fix="plan with micro-batches of all sequences of a copy (--micro-batch)",
         )
 
 

@@ -15,7 +15,7 @@ from meshwright.ir.quoting import attribute, keywords, literal
 def model(calls: Calls) -> Iterator[str]:
     """The functions `begin` and `outputs_of`."""
     assert calls.invoked is not None
-    yield from WAYS[calls.invoked.way](calls, attribute("model_file", calls.factory))
+    yield from WAYS[calls.invoked.way](calls.invoked, attribute("model_file", calls.factory))
 
 
 def needs(invoked: Invoked) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -34,6 +34,13 @@ def _arguments(invoked: Invoked, batch: str = "batch") -> str:
     return ", ".join((*by_place, *keywords({**named, **{name: repr(value) for name, value in invoked.modes}})))
 
 
+def _made(*lines: str) -> Iterator[str]:
+    yield from ("", "", "def made() -> Any:")
+    yield from (f"    {line}" for line in lines)
+    yield ""
+    yield ""
+
+
 def _begin(*lines: str) -> Iterator[str]:
     yield "def begin() -> Tree:"
     yield '    """The parameters that training begins with."""'
@@ -48,60 +55,47 @@ def _outputs(*lines: str, rest: bool = False) -> Iterator[str]:
     yield from (f"    {line}" for line in lines)
 
 
-def _pair(calls: Calls, factory: str) -> Iterator[str]:
-    assert calls.invoked is not None
+def _pair(invoked: Invoked, factory: str) -> Iterator[str]:
     yield f"init, apply = {factory}()"
     yield ""
     yield ""
     yield from _begin("return init(jax.random.key(SEED))")
-    own = f"apply(state, {_arguments(calls.invoked)})"
-    yield from _outputs(f"return {'model_file.forward((init, apply), state, batch)' if calls.invoked.forward else own}")
+    own = f"apply(state, {_arguments(invoked)})"
+    yield from _outputs(f"return {'model_file.forward((init, apply), state, batch)' if invoked.forward else own}")
 
 
-def _nnx(calls: Calls, factory: str) -> Iterator[str]:
-    assert calls.invoked is not None
-    yield from ("", "", "def made() -> Any:")
-    yield f"    model = {factory}()"
-    yield "    model.train()"
-    yield "    return model"
-    yield ""
-    yield ""
+def _nnx(invoked: Invoked, factory: str) -> Iterator[str]:
+    yield from _made(f"model = {factory}()", "model.train()", "return model")
     yield "static = nnx.graphdef(nnx.eval_shape(made))"
     yield "rest = jax.jit(lambda: nnx.state(made(), nnx.Not(nnx.Param)))()  # keys of a model that draws nothing"
     yield ""
     yield ""
     yield from _begin("return nnx.state(made(), nnx.Param)")
-    own = "model_file.forward(model, batch)" if calls.invoked.forward else f"model({_arguments(calls.invoked)})"
+    own = "model_file.forward(model, batch)" if invoked.forward else f"model({_arguments(invoked)})"
     yield from _outputs("model = nnx.merge(static, state, rest)", f"return {own}", rest=True)
 
 
-def _linen(calls: Calls, factory: str) -> Iterator[str]:
-    assert calls.invoked is not None
+def _linen(invoked: Invoked, factory: str) -> Iterator[str]:
     yield f"model = {factory}()"
     yield 'keys = {name: jax.random.key(SEED) for name in ("params", "dropout")}'
     yield ""
     yield ""
     yield from _begin(
         "batch = model_file.example_inputs(GLOBAL_BATCH, SEQ)",
-        f'return meta.unbox(model.init(keys, {_arguments(calls.invoked)})["params"])',
+        f'return meta.unbox(model.init(keys, {_arguments(invoked)})["params"])',
     )
     forward = 'model_file.forward(model.bind({"params": state}, rngs=keys), batch)'
-    own = f'model.apply({{"params": state}}, {_arguments(calls.invoked)}, rngs=keys)'
-    yield from _outputs(f"return {forward if calls.invoked.forward else own}")
+    own = f'model.apply({{"params": state}}, {_arguments(invoked)}, rngs=keys)'
+    yield from _outputs(f"return {forward if invoked.forward else own}")
 
 
-def _equinox(calls: Calls, factory: str) -> Iterator[str]:
-    assert calls.invoked is not None
-    yield from ("", "", "def made() -> Any:")
-    yield f"    return equinox.nn.inference_mode({factory}(), value=False)"
-    yield ""
-    yield ""
+def _equinox(invoked: Invoked, factory: str) -> Iterator[str]:
+    yield from _made(f"return equinox.nn.inference_mode({factory}(), value=False)")
     yield "shapes = equinox.filter_eval_shape(made)"
     yield "static = equinox.partition(shapes, lambda one: isinstance(one, jax.ShapeDtypeStruct))[1]"
     yield ""
     yield ""
     yield from _begin("return equinox.partition(made(), equinox.is_array)[0]")
-    invoked = calls.invoked
     if invoked.forward:
         yield from _outputs("return model_file.forward(equinox.combine(state, static), batch)")
         return
@@ -113,7 +107,7 @@ def _equinox(calls: Calls, factory: str) -> Iterator[str]:
     )
 
 
-WAYS: Mapping[str, Callable[[Calls, str], Iterator[str]]] = {
+WAYS: Mapping[str, Callable[[Invoked, str], Iterator[str]]] = {
     "pair": _pair,
     "nnx": _nnx,
     "linen": _linen,

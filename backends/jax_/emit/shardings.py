@@ -39,8 +39,8 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Where a value lies, and where its gradient does; None where that is not said."""
+class Constraint:
+    """The PartitionSpecs of a value and of its gradient; None where nothing is said."""
 
     value: Spec | None
     gradient: Spec | None
@@ -51,7 +51,7 @@ class Pin:
     """A value of a body: what it is called there, and the placements that it passes through."""
 
     value: str
-    ways: tuple[Way, ...]
+    constraints: tuple[Constraint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +184,14 @@ class Shardings:
         for segment, name, body in self._bodies():
             at, products = self._places.values.get(name, {}), self._places.products
             pins: dict[str, Pin] = {}
-            for value, ways in _ways(body).items():
+            for value, constraints in _constraints(body).items():
                 place = at.get(value)
                 if place is None:
                     continue
-                if ways[0].value is None and place in products:  # the sum is made before a bias is added to it
-                    whole = Way(ways[0].gradient, ways[0].gradient)
+                if constraints[0].value is None and place in products:  # the sum is made before a bias is added to it
+                    whole = Constraint(constraints[0].gradient, constraints[0].gradient)
                     pins[products[place]] = Pin(f"{value}, without its bias", (whole,))
-                pins[place] = Pin(value, ways)
+                pins[place] = Pin(value, constraints)
             yield segment, pins
 
 
@@ -225,9 +225,9 @@ def _taken(body: BodyProgram, value: str) -> list[str]:
     return list(dict.fromkeys(name for name in (*names, *body.outputs) if _stem(name) == value))
 
 
-def _ways(body: BodyProgram) -> dict[str, tuple[Way, ...]]:
+def _constraints(body: BodyProgram) -> dict[str, tuple[Constraint, ...]]:
     """Of every value that is pinned, its placements in order."""
-    found: dict[str, tuple[Way, ...]] = {}
+    found: dict[str, tuple[Constraint, ...]] = {}
     for one in body.forward:
         if not isinstance(one, Compute) or not _is_pinned(body, one):
             continue
@@ -237,12 +237,12 @@ def _ways(body: BodyProgram) -> dict[str, tuple[Way, ...]]:
         taken = _taken(body, value)
         read = [name for name in taken if name != value]
         summed = one.signature.kind == "embedding" and value not in taken  # a table that is cut would be gathered
-        ways = [Way(None if home.partial and not summed else whole, whole)]
+        constraints = [Constraint(None if home.partial and not summed else whole, whole)]
         if len(read) == 1:
             there = body.locals[read[0]].placement
             gathered = not set(home.axes) <= set(there.axes)
-            ways.append(Way(spec_of(there, value), None if gathered else spec_of(there, value)))
-        found[value] = tuple(dict.fromkeys(ways))
+            constraints.append(Constraint(spec_of(there, value), None if gathered else spec_of(there, value)))
+        found[value] = tuple(dict.fromkeys(constraints))
     return found
 
 

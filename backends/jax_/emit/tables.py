@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from meshwright.backends.jax_.emit.shardings import Pin, Shardings, Spec, Way
+from meshwright.backends.jax_.emit.shardings import Constraint, Pin, Shardings, Spec
 from meshwright.backends.turns import counted
 from meshwright.ir.quoting import literal, said
 
@@ -58,7 +58,7 @@ def values_tables(shardings: Shardings) -> Iterator[str]:
         yield "}"
     once = {
         **shardings.values,
-        **{place: Pin("a parameter, gathered", (Way(spec, spec),)) for place, spec in shardings.gathers.items()},
+        **{place: Pin("a parameter, gathered", (Constraint(spec, spec),)) for place, spec in shardings.gathers.items()},
     }
     if not once and not blocks:
         yield "VALUES: dict[str, list[tuple[P | None, P | None]]] = {}"
@@ -77,10 +77,10 @@ def _block(number: int, blocks: Sequence[object]) -> str:
 
 def _rows(pins: Mapping[str, Pin]) -> Iterator[str]:
     for place, pin in pins.items():
-        yield f'    "{place}": [{", ".join(map(_way, pin.ways))}],  # {said(pin.value)}'
+        yield f'    "{place}": [{", ".join(map(_constraint, pin.constraints))}],  # {said(pin.value)}'
 
 
-def _way(way: Way) -> str:
+def _constraint(one: Constraint) -> str:
     """A pair of a value's PartitionSpec and its gradient's."""
-    value, gradient = (written(one) if one is not None else "None" for one in (way.value, way.gradient))
+    value, gradient = (written(spec) if spec is not None else "None" for spec in (one.value, one.gradient))
     return f"({value}, {gradient})"

@@ -26,9 +26,9 @@ from meshwright.ir.errors import (
     DependencyMissing,
     EmissionModel,
     EmissionModule,
-    EmissionSchedule,
     EmissionSoftware,
     EmissionTarget,
+    MicrobatchesNotExpressible,
     NotExpressible,
 )
 from meshwright.ir.program.program import Move
@@ -99,7 +99,7 @@ def test_what_no_code_is_written_for_is_refused(tmp_path: Path) -> None:
     plan = subject(TINY, dp=8)
     decisions = plan.decisions
     more = replace(decisions, schedule=replace(decisions.schedule, microbatches=2))
-    with pytest.raises(EmissionSchedule, match="2 micro-batches"):
+    with pytest.raises(MicrobatchesNotExpressible, match="2 micro-batches"):
         emit(replace(plan, decisions=more), tmp_path)
     with pytest.raises(EmissionModel, match="no model of JAX"):
         emit(replace(plan, calls=replace(plan.calls, places=None, invoked=None)), tmp_path)
