@@ -46,8 +46,8 @@ from meshwright.planner.plan.emitted import subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import reload
 
-STEPS, RUN_LIMIT_S = 2, 90.0
-"""Of a run; seconds for each script of a launch."""
+STEPS, LIMIT_S = 2, 120.0
+"""Of a run; seconds of each cell, if nothing else is said."""
 Told = Callable[[str, Sequence[str]], None]
 """Is called with a step and the cells that begin it."""
 
@@ -80,6 +80,8 @@ class Asked:
     entry: Entry
     folder: Path
     told: Told = nothing_told
+    limit_s: float = LIMIT_S
+    """Seconds of each script of a launch."""
 
     def rows(self, cells: Sequence[str], *, together: bool = True) -> Iterator[Row]:
         """All cells of these; as soon as each is known."""
@@ -192,7 +194,7 @@ def compared(made: Sequence[Made], told: Told = nothing_told) -> Iterator[Row]:
     try:
         with redirect_stderr(said):
             jobs = [Job.of(one.subject, one.script) for one in made]
-            found = verify(jobs, steps=STEPS, limit_s=RUN_LIMIT_S * len(jobs))
+            found = verify(jobs, steps=STEPS, limit_s=sum(one.asked.limit_s for one in made))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
         guilty = [one for one in made if isinstance(error, RanksFailed) and error.place == str(one.script)]
         if len(made) == 1:

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.registry import vision
+from benchmarks.registry.asking import LIMIT_S
 from benchmarks.registry.cells import CELLS
 from benchmarks.registry.entries import Entry, drawn, entries, left_out
 from benchmarks.registry.page import bars, counted, kinds, open_, page, summary
@@ -74,7 +75,8 @@ def _parser() -> ArgumentParser:
     add("--cells", nargs="+", choices=tuple(CELLS), default=tuple(CELLS), metavar="CELL", help=", ".join(CELLS))
     add("--jobs", type=int, default=2, metavar="N", help="models at a time (default: %(default)s)")
     add("--memory", type=float, default=3.0, metavar="GiB", help="of each process (default: %(default)s)")
-    add("--limit", type=float, default=120.0, metavar="S", help="CPU seconds of a cell (default: %(default)s)")
+    limit = "CPU seconds of a cell, and seconds of each script that is run (default: %(default)s)"
+    add("--limit", type=float, default=LIMIT_S, metavar="S", help=limit)
     add(
         "--done", type=Path, metavar="FILE", help="rows on record as JSON lines: they are not asked again, and added to"
     )

@@ -40,8 +40,8 @@ class Piece:
 
 
 def run(asked: Mapping[str, Sequence[str]], known: Mapping[str, Entry], work: Path, **how: float) -> Iterator[Row]:
-    """The rows of models and cells, as they are found. `how` has `jobs`, `limit_s`, CPU seconds of each cell,
-    and `memory`, bytes of each process."""
+    """The rows of models and cells, as they are found. `how` has `jobs`, `limit_s`, CPU seconds of each cell and wall
+    time of each script that is run, and `memory`, bytes of each process."""
     preload()
     os.environ["MESHWRIGHT_DEBUG"] = "1"
     pieces = [piece for model, cells in asked.items() for piece in _pieces(known[model], cells, work)]
@@ -72,10 +72,10 @@ def _job(piece: Piece, limit_s: float, memory: int) -> Job:
     (piece.folder / NOTES).unlink(missing_ok=True)
     cpu_s = limit_s * (len(piece.cells) + 1 if len(piece.cells) > 1 else 1)
     log = piece.folder / LOG
-    return Job(name=piece.name, work=_work(piece), log=log, cpu_s=cpu_s, wall_s=WALL * cpu_s, memory=memory)
+    return Job(name=piece.name, work=_work(piece, limit_s), log=log, cpu_s=cpu_s, wall_s=WALL * cpu_s, memory=memory)
 
 
-def _work(piece: Piece) -> Callable[[], int]:
+def _work(piece: Piece, limit_s: float) -> Callable[[], int]:
     def work() -> int:
         with (piece.folder / NOTES).open("a", encoding="utf-8") as notes:
 
@@ -83,7 +83,10 @@ def _work(piece: Piece) -> Callable[[], int]:
                 notes.write(json.dumps(what) + "\n")
                 notes.flush()
 
-            asked = Asked(piece.entry, piece.folder, lambda step, cells: note({"step": step, "cells": list(cells)}))
+            def told(step: str, cells: Sequence[str]) -> None:
+                note({"step": step, "cells": list(cells)})
+
+            asked = Asked(piece.entry, piece.folder, told, limit_s)
             for row in asked.rows(piece.cells, together=piece.together):
                 note({"row": row.to_json()})
         return 0

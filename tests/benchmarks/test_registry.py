@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from benchmarks.registry.lawful import LAWFUL
 from benchmarks.registry.page import bars, counted, kinds, page
 from benchmarks.registry.rows import Row, of_error, of_exit, untold
 from benchmarks.registry.sample import RECORD, outcome_of, recorded, sample
+from meshwright.backends.torch_.verify import emitted
 from meshwright.ir.errors import RanksFailed, catalogue
 
 # What there is -------------------------------------------------------------------------------------------------------
@@ -175,6 +177,23 @@ def test_without_a_twin_no_cell_is_asked_again(tmp_path: Path) -> None:
 def test_a_process_that_found_all_leaves_nothing(tmp_path: Path) -> None:
     row = {"row": Row(model="a", cell="dp", outcome="exact").to_json()}
     assert running.found_by(_piece(tmp_path, [row], ("dp",)), GOOD)[1] is None
+
+
+def test_a_script_may_run_as_long_as_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts of one launch have the time of all of them."""
+    limits: list[float] = []
+
+    def verified(jobs: Sequence[Any], *, steps: int, limit_s: float) -> list[Any]:
+        limits.append(limit_s)
+        return [SimpleNamespace(exact=True, failed_in_fp64="", differences=()) for _ in jobs]
+
+    monkeypatch.setattr(emitted, "verify", verified)
+    monkeypatch.setattr(emitted.Job, "of", lambda subject, script: script)
+    asked = asking.Asked(Entry(name="a", family="f", write=str), tmp_path, limit_s=7.0)
+    nothing: Any = None
+    made = [asking.Made(asked=asked, name=name, subject=nothing, script=tmp_path, cpu_s=0.0) for name in ("dp", "tp")]
+    assert [row.outcome for row in asking.compared(made)] == ["exact", "exact"]
+    assert limits == [14.0]
 
 
 # The command ---------------------------------------------------------------------------------------------------------
