@@ -20,13 +20,10 @@ def exponentials(body: BodyProgram, scores: Set[str]) -> dict[str, str]:
     return {name: s.operands[0] for s in computed for name in s.results if name in scores}
 
 
-def takes_two_steps(statement: Statement, scores: Set[str], exps: Set[str]) -> TypeGuard[Gradient]:
+def takes_two_steps(statement: Statement) -> TypeGuard[Gradient]:
     """Whether a derivative makes gradients as large as the scores one beside the other: a cross entropy those of the
-    logarithms first; with scores in shards (`exps` are made again) those of the chosen ones and of all."""
-    if not isinstance(statement, Gradient):
-        return False
-    kind, made = statement.signature.kind, not scores.isdisjoint(statement.results)
-    return kind == "cross_entropy" or (kind == "gather" and made and bool(exps))
+    logarithms first."""
+    return isinstance(statement, Gradient) and statement.signature.kind == "cross_entropy"
 
 
 def inside_losses(body: BodyProgram, exps: Mapping[str, str]) -> set[str]:

@@ -94,11 +94,7 @@ class Names:
 
     def beside(self, statement: Statement) -> float:
         """Temporaries of a statement that are no values of the program."""
-        if (
-            self.runtime.style == "eager"
-            and not self.logits
-            and takes_two_steps(statement, self.logits_names, self.exps_again)
-        ):
+        if self.runtime.style == "eager" and not self.logits and takes_two_steps(statement):
             return self.size(statement.results[0])
         return self.modules.beside(statement, self.size, self.graded) if self.modules.ops else 0.0
 

@@ -57,6 +57,34 @@ def test_the_fullest_instant(what: str) -> None:
     assert peak.most == expected
 
 
+FIRST = torch.zeros(1, dtype=torch.long)
+PUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gather": lambda x: x.gather(0, FIRST),
+    "max": lambda x: x.max(0).values,
+    "topk": lambda x: x.topk(1).values,
+    "index_select": lambda x: x.index_select(0, FIRST),
+    "take": lambda x: x.take(FIRST),
+    "index": lambda x: x[FIRST],
+}
+
+
+@pytest.mark.parametrize("what", PUTS)
+def test_what_is_put_into_zeros_of_a_derivative_lies_there(what: str) -> None:
+    """As without a watch, where torch writes in place: one gradient, and none beside it. A few bytes are indices."""
+    x, peak = torch.ones(BYTES // 4, requires_grad=True), Peak()
+    peak.begin([x])
+    with peak:
+        PUTS[what](x).sum().backward()
+    assert 2 * BYTES <= peak.most <= 2 * BYTES + 32
+
+
+def test_what_is_put_into_zeros_elsewhere_is_another_tensor() -> None:
+    peak = Peak()
+    with peak:
+        torch.zeros(BYTES // 4).scatter_add(0, FIRST, torch.ones(1))
+    assert peak.most == 2 * BYTES + 4
+
+
 def test_a_step_begins_with_what_is_left_and_given() -> None:
     """What went in between is forgotten, and a storage is counted once."""
     x, peak = torch.ones(BYTES // 4), Peak()

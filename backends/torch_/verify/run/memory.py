@@ -1,6 +1,8 @@
 """The fullest instant of a step, in bytes of tensors: every storage that torch hands out is known from the operator
 that made it until it is gone. What lies outside of torch's own operators (buffers inside of kernels and of gloo, the
-process itself) is not counted, nor is what the checks make.
+process itself) is not counted, nor is what the checks make, nor what torch makes only because it is watched: its
+derivatives write into zeros that they have just made, and put the same into a copy of them where a mode is on
+(`areAnyTensorSubclassLike`, FunctionsManual.cpp).
 """
 
 from __future__ import annotations
@@ -27,6 +29,13 @@ measured 4 % more without, none of 40 with the first one alone (torch 2.13.0, 2 
 ones are for machines whose cores other work takes, where a run of the tests was still too full; how long is enough
 there was not measured."""
 
+ZEROS = frozenset(("aten::new_zeros", "aten::zeros", "aten::zeros_like"))
+PUT = frozenset(
+    f"aten::{name}" for name in ("scatter", "scatter_add", "index_add", "index_put", "put", "masked_scatter")
+)
+"""What derivatives make zeros with, and what they put into them: of `gather`, `max`, `topk`, `sort`, `index_select`,
+`take`, `masked_select`, and indexing (torch 2.13.0, November 2026: profiled beside a mode)."""
+
 VIEW, MADE, WRITTEN, OTHER = "view", "made", "written", "other"
 """What an operator does to storages: see `_effect`."""
 
@@ -45,10 +54,19 @@ class Peak(Watching):
         self.sum = self.most = 0
         self.travelled = False
         """Whether anything was sent since it was last waited for threads of gloo."""
+        self.zeros = 0
+        """The storage of zeros that a derivative made, while it has run nothing else."""
+
+    def before(self, func: Any, args: tuple[Any, ...]) -> None:
+        """What is put into fresh zeros lies in their storage, as it would without a watch."""
+        if self.zeros and func._schema.name in PUT and args[0].untyped_storage()._cdata == self.zeros:
+            self._went(self.zeros)
 
     def after(self, func: Any, made: Any) -> None:
         effect = _effect(func)
         self.travelled = self.travelled or func.namespace != "aten"
+        fresh = func._schema.name in ZEROS and _in_backward_pass()
+        self.zeros = made.untyped_storage()._cdata if fresh else 0
         if effect == VIEW:
             return
         if effect == OTHER:
@@ -121,6 +139,11 @@ def make_masks_unwatched() -> None:
             return make(*sizes)
 
     bias.causal_lower_right = unwatched
+
+
+def _in_backward_pass() -> bool:
+    """Whether torch runs derivatives."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 @cache
