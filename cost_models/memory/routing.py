@@ -14,14 +14,19 @@ operators one by one:
                         are gone
 
 Where ranks share experts, rows that were sent stay while products run: they are put in the order of experts there.
+
+Where experts have a capacity, printed products are batched ones, which read stacks transposed: so their gradients come,
+and autograd copies each into the layout of its stack (`accumulate_grad.h`: what is laid out otherwise than its variable
+is not taken over).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from meshwright.ir.analysis.fused import GROUPED
+from meshwright.ir.graph.graph import Attr
 from meshwright.ir.program.program import BodyProgram, Compute, Gradient, Move, Ring, Statement, operands_of, results_of
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.rules.registry import infer
@@ -53,6 +58,8 @@ class Routing:
     """Whether ranks share experts."""
     looped: bool
     """Whether the model's own code goes through experts one by one."""
+    turned: tuple[str, ...] = ()
+    """Products whose stacks get their gradients transposed."""
 
     @property
     def weighted(self) -> str:
@@ -69,6 +76,8 @@ class Routing:
             return size(statement.operands[0]) * (1 if self.apart else 0 if self.looped else 2)
         if isinstance(statement, Gradient) and statement.op == self.last and self.looped:
             return max(0.0, self.at_second(size, graded) - sum(map(size, statement.results)))
+        if isinstance(statement, Gradient) and statement.op in self.turned and WEIGHT in statement.wanted:
+            return graded(statement.operands[WEIGHT])
         return 0.0
 
     def at_second(self, size: Callable[[str], float], graded: Callable[[str], float]) -> float:
@@ -79,6 +88,8 @@ class Routing:
         return sum(stacks) + called + 2 * max(*stacks, called) - sum(map(size, self.made)) / self.experts
 
 
+WEIGHT = 1
+"""The operand of a product that is a stack."""
 NOTHING = Routing(frozenset(), frozenset(), "", (), 1, (), "", "", "", apart=False, looped=False)
 
 
@@ -91,19 +102,25 @@ def exchanges(body: BodyProgram) -> bool:
     )
 
 
+def attrs_of(statement: Statement) -> Mapping[str, Attr]:
+    """The attributes of an operator."""
+    return dict(statement.signature.attrs) if isinstance(statement, Compute | Ring) else {}
+
+
 def routing_of(body: BodyProgram) -> Routing:
     """The routing read off a body's forward pass; of several modules of experts, that of the last."""
     values: set[str] = set()
     ops: set[str] = set()
     products: list[Compute] = []
     made: list[str] = []
-    tokens, found = "", NOTHING
+    tokens, found, limited = "", NOTHING, False
     for statement in body.forward:
         kind = statement.signature.kind if isinstance(statement, (Compute, Ring)) else ""
         if kind == "dispatch":
             products, made, tokens = [], [], operands_of(statement)[0]
+            limited = not attrs_of(statement).get("dropless") and exchanges(body)
         elif kind == "combine" and isinstance(statement, Compute) and products:
-            rows, weights = products[0].operands[0], tuple(one.operands[1] for one in products)
+            rows, weights = products[0].operands[0], tuple(one.operands[WEIGHT] for one in products)
             stack = body.locals[weights[0]]
             apart = any(stack.placement.dims)
             found = Routing(
@@ -117,7 +134,8 @@ def routing_of(body: BodyProgram) -> Routing:
                 products[-1].results[0],
                 statement.op,
                 apart=apart,
-                looped=bool(dict(statement.signature.attrs).get("looped")) and not exchanges(body),
+                looped=bool(attrs_of(statement).get("looped")) and not exchanges(body),
+                turned=tuple(one.op for one in products if limited and not attrs_of(one).get("transposed")),
             )
         if kind == "dispatch" or (kind != "combine" and values.intersection(operands_of(statement))):
             values.update(results_of(statement))

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.cost_models.memory.routing import NOTHING, Routing, routing_of
 from meshwright.ir.names import Degrees
-from meshwright.ir.program.program import Compute, Gradient
+from meshwright.ir.program.program import Compute, Gradient, Statement
 from meshwright.ir.rules import Signature
 from meshwright.ir.sharding.adjoint import Strategy
 from tests.cost_models.programs import MOE, program
@@ -30,6 +30,7 @@ GROUPED = Routing(
 )
 LOOPED = replace(GROUPED, looped=True)
 APART = replace(GROUPED, apart=True)
+TP = Degrees(tp=2)
 
 
 def forward(op: str) -> Compute:
@@ -92,6 +93,37 @@ def test_a_loop_is_fullest_at_the_second_expert(experts: int, rows: float, expec
 def test_tokens_may_be_larger_than_any_stack() -> None:
     found = LOOPED.beside(backward("last"), (SIZES | {"tokens": 60.0}).__getitem__, lambda name: GRADED.get(name, 0.0))
     assert found == pytest.approx(30 + 50 + 60 + 2 * 60 - 24 / 4 - 3)
+
+
+def test_gradients_that_come_transposed_are_copied() -> None:
+    """Into the layout of their stack, beside them; not where rows alone get one."""
+    turned, last = replace(GROUPED, turned=("last",)), backward("last")
+    assert held(turned, last) == GRADED["down"]
+    assert held(turned, replace(last, wanted=(0,), results=("d_rows",))) == 0
+    assert held(turned, backward("first")) == 0
+
+
+@pytest.mark.parametrize(
+    ("degrees", "dropless", "copied"), [(TP, False, [False, True]), (TP, True, []), (Degrees(dp=2), False, [])]
+)
+def test_printed_products_of_experts_with_a_capacity_read_their_stacks_transposed(
+    degrees: Degrees, dropless: bool, copied: list[bool]
+) -> None:
+    """But those that lie transposed. Code is printed where ranks exchange values. The first stack is square."""
+
+    def told(statement: Statement) -> Statement:
+        kind = statement.signature.kind if isinstance(statement, Compute) else ""
+        if not isinstance(statement, Compute) or kind not in ("dispatch", "grouped_linear"):
+            return statement
+        lies = {"transposed": statement.results == ("grouped_linear",)}
+        attrs = dict(statement.signature.attrs) | ({"dropless": dropless} if kind == "dispatch" else lies)
+        return replace(statement, signature=replace(statement.signature, attrs=tuple(sorted(attrs.items()))))
+
+    square = replace(MOE, moe_ffn=MOE.hidden // 2)
+    body = next(body for body in program(square, degrees).bodies if routing_of(body).last)
+    found = routing_of(replace(body, forward=tuple(map(told, body.forward))))
+    products = [s.op for s in body.forward if isinstance(s, Compute) and s.signature.kind == "grouped_linear"]
+    assert found.turned == tuple(op for op, copies in zip(products, copied, strict=bool(copied)) if copies)
 
 
 @pytest.mark.parametrize(("ep", "rows", "called"), [(1, "dispatch", "view_5"), (2, "dispatch@1", "dispatch@1")])
