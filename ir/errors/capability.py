@@ -157,3 +157,10 @@ class EmissionPrinted(NotEmitted):
     forward pass writes into."""
 
     code = "MW5021"
+
+
+class EmissionWritten(NotEmitted):
+    """Parameters that the forward pass writes into, in storage that gathers or casts them for it: torch runs the
+    forward pass on what it gathered, and lets go of that with all that was written into it."""
+
+    code = "MW5022"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,7 +73,7 @@ CLIPPED, RENORMED = "self.up.weight.data.clamp_(-0.1, 0.1)", "self.renormed(toke
     ("write", "fix", "code", "said"),
     [
         (CLIPPED, "dp=2,zero=0", 0, "exact"),
-        (CLIPPED, "dp=2,zero=3", 6, "torch forgets what is written into shards"),
+        (CLIPPED, "dp=2,zero=3", 6, "MW5022"),
         (CLIPPED, "tp=2", 6, "the forward pass writes into its parameter up.weight"),
         (RENORMED, "dp=2,zero=0", 6, "copies come apart"),
     ],
@@ -89,3 +91,34 @@ def test_what_is_written_into_parameters_stays(
     assert (planned or main(["verify", out])) == code
     printed = capsys.readouterr()
     assert said in printed.out + printed.err
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+class Clipped(nn.Linear):
+    def forward(self, x):
+        self.weight.data.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+def largest(model):
+    model(torch.ones(2, 8)).sum().backward()
+    weight = model.weight.full_tensor() if hasattr(model.weight, "full_tensor") else model.weight
+    return weight.detach().abs().max().item()
+
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+print(largest(Clipped(8, 8)) < 0.2, largest(fully_shard(Clipped(8, 8))) < 0.2)
+dist.destroy_process_group()
+"""
+
+
+def test_torch_forgets_what_a_forward_pass_writes_into_shards() -> None:
+    """The law behind the refusal: in a process of its own, since it has a group."""
+    found = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.split() == ["True", "False"]
