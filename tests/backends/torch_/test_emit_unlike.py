@@ -37,6 +37,8 @@ class Case:
 ONE, COPIES, CUT = Degrees(), Degrees(dp=2), Degrees(tp=2)
 SEQUENCES = Degrees(tp=2, sequence_parallel=True)
 ENCODER, NANO = (f"{Path(__file__).parent / 'printed_models.py'}:{name}" for name in ("encoder", "nano"))
+HELD_LONGER = (ENCODER, NANO)
+"""Models of small tensors, of which printed functions hold some until they return: up to 7 % of all."""
 FUSED, TIED = (f"{Path(__file__).parent / f'llama_{kind}.py'}:{kind}" for kind in ("fused", "tied"))
 TWO = Schedule("1f1b", 2)
 EXACT: dict[str, Case] = {
@@ -94,7 +96,7 @@ def test_stages_of_different_meshes_are_exact_and_communicate_what_they_say(
     assert one.differences == ()
     assert one.ranks == plans[kind].ranks
     assert one.losses[1] < one.losses[0] or EXACT[kind].reference == TIED  # whose second batch is harder
-    if EXACT[kind].reference != ENCODER:  # small tensors, of which printed functions hold some longer
+    if EXACT[kind].reference not in HELD_LONGER:
         assert_planned(plans[kind], one)
     TORCH_GLOO.check(plans[kind].decisions, plans[kind].fold)
 
