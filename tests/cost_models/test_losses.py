@@ -61,7 +61,14 @@ def test_what_is_added_up_inside_a_loss() -> None:
 
 def test_exponentials_are_made_again_from_scores_in_shards() -> None:
     """Elsewhere than on CPUs all are."""
-    where = {"a": Placement(((), (Shard("tp"),))), "b": Placement(((Shard("tp"),), ())), "c": Placement(())}
+    cut = (Shard("tp"),)
+    where = {
+        "a": Placement(((), cut)),
+        "b": Placement((cut, ())),
+        "c": Placement(()),
+        "d": Placement(((), cut, ())),
+        "e": Placement(((), (), cut)),
+    }
     exps = dict.fromkeys(where, "scores")
-    assert made_again(body(**where), exps, {"d"}) == {"a"}
-    assert made_again(body(**where), exps, set()) == {"a", "b", "c"}
+    assert made_again(body(**where), exps, {"any"}) == {"a", "e"}
+    assert made_again(body(**where), exps, set()) == set(where)

@@ -12,9 +12,10 @@ from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.errors import PlannedValueUnknown
 from meshwright.ir.graph.text import parse_fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program.lower import BodyCache, lower
+from meshwright.ir.program.lower import BodyCache, lower, without_loops
 from meshwright.ir.program.lower_body import Lowering, lower_body
 from meshwright.ir.program.program import BodyProgram, Program
+from meshwright.ir.same import Same
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.verify.meaning import verify_body_meaning
 from meshwright.ir.verify.programs import verify_body
@@ -183,3 +184,13 @@ def test_whole_periods_are_runs_and_what_is_left_of_one_runs_by_itself() -> None
     assert runs(0, 2) == [
         [(("embed",), 1, 0), (("a",), 1, 1)], [(("b",), 1, 2), (both, 1, 3), (("head",), 1, 5)],
     ]  # fmt: skip
+
+
+def test_loops_over_experts_are_grouped_in_stages() -> None:
+    """Of all operators, those that say so lose it; a body without any is what it was."""
+    plain = block()
+    told = tuple(replace(op, attrs=(*op.attrs, ("looped", True))) if at == 1 else op for at, op in enumerate(plain.ops))
+    looped = replace(plain, ops=told)
+    assert looped != plain
+    assert without_loops(Same(looped)) == plain
+    assert without_loops(Same(plain)) is plain

@@ -323,3 +323,19 @@ def test_storage_refines_what_operators_want(placed: str) -> None:
         return
     with pytest.raises(StorageConflict):
         lowered(strategies, WHOLE, "dp=2 tp=2", storage)
+
+
+@pytest.mark.parametrize(("losses", "copied"), [(0, "mxfp8"), (1, "")])
+def test_a_body_that_ends_in_a_loss_multiplies_as_it_was_traced(losses: int, copied: str) -> None:
+    """Whatever it returns beside it; products of other bodies keep copies in fewer bits."""
+    g = Builder()
+    x = g.input((4, 8), labels=("b", ""), requires_grad=True)
+    y = g.op("linear", x, g.param("w", (8, 8)), name="y")
+    g.output(y)
+    for number in range(losses):
+        g.output(g.op("sum", y, name=f"loss{number}", dims=(0, 1), keepdim=False))
+    made = g.graph()
+    ends = tuple((value, State.parse(WHOLE if made.types[value].shape else "[]")) for value in (x, *made.outputs))
+    plan = BodyPlan("body", "body", tuple((op.name, Strategy()) for op in made.ops), ends, ())
+    body = lower_body(made, plan, Mesh.parse("dp=2"), Lowering(style="fused", copied="mxfp8"))
+    assert body.kernels.copied == copied
