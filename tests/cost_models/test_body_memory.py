@@ -157,3 +157,14 @@ def test_parameters_that_travel_one_by_one() -> None:
     assert (found.unit_gradients, found.travelling, found.unit) == (0, 0, 2 * E)
     plain = body_memory(made.body("block"), replace(made.workload, recipe="megatron-bf16-grads"), True)
     assert plain.piece == 0
+
+
+def test_the_gradient_of_a_borrowed_parameter_goes_back_to_its_lender() -> None:
+    """In two bytes, beside those that are added up in four; nothing else of it is here."""
+    made = program("torch")
+    assert made.workload is not None
+    body = made.body("block")
+    params = tuple(replace(one, borrowed="lender") if one.path == "up" else one for one in body.params)
+    found = body_memory(replace(body, params=params), replace(made.workload, recipe="megatron"), True)
+    assert (found.gradients, found.left_behind) == (4 * E / 2 + 2 * E / 2, 2 * E / 2)
+    assert found.parameters == 2 * E / 2
