@@ -27,7 +27,7 @@ from meshwright.ir.analysis.rebatch import with_batch
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.frontends.door import Source, calls_of, capture
-from meshwright.ir.frontends.folding.captured import Captured, at_batch, rebatched
+from meshwright.ir.frontends.folding.captured import Captured, ConstantsAtBatch, rebatched
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.fold import Fold, unfolded_short
@@ -120,7 +120,7 @@ class Folds:
     def constants(self, batch: int) -> Mapping[str, Constant]:
         """The constants of the model at this batch, as the fold's laws make them.
 
-        The model is captured once more, at twice the batch, where the sizes of some follow from it.
+        The model is captured once more, at twice the batch, where one is read whose sizes follow from it.
         """
         first = self.first(batch)
         if batch == self.captured_at:
@@ -128,9 +128,7 @@ class Folds:
         self.at(batch)
         if batch in self.again:  # the fold could not be written down for another batch
             return self.again[batch].constants
-        if not any(one.batched for one in first.constants.values()):
-            return first.constants
-        return at_batch(first, self._doubled(), self.captured_at, batch)
+        return ConstantsAtBatch(first, self._doubled, self.captured_at, batch)
 
     def _doubled(self) -> Captured:
         if self.twice is None:

@@ -10,6 +10,7 @@ import pytest
 
 from meshwright.ir.analysis.microbatch import Blocker
 from meshwright.ir.errors import CannotRebatch, HeadsIndivisible, MeshwrightError, PinValue, WorkloadImpossible
+from meshwright.ir.frontends.folding import captured
 from meshwright.ir.target.capabilities import ANY
 from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.question import pricing as module
@@ -131,16 +132,19 @@ def test_a_batch_that_cannot_be_written_is_captured(monkeypatch: pytest.MonkeyPa
 
 
 def test_constants_that_grow_with_the_batch_are_captured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first batch and at twice that, for all others; where nothing grows, once. A batch that is captured anew
-    has constants of its own."""
+    """At the first batch and, once one of them is read at another, at twice that. A batch that is captured anew has
+    constants of its own."""
     one, own = Model(monkeypatch), folds()
     written: list[Any] = []
-    monkeypatch.setattr(module, "at_batch", lambda *given: written.append(given[2:]) or f"at {given[3]}")
-    own.first(4)
-    assert own.constants(8) == own.constants(4) == {}
-    own.captured = Captured(own.first(4).fold, (), {"law": SimpleNamespace(batched=True)})  # type: ignore[assignment]
-    assert [own.constants(batch) for batch in (8, 16)] == ["at 8", "at 16"]
-    assert own.constants(4).keys() == {"law"}
+    at_batch = lambda few, more, rows, batch: written.append((rows, batch)) or {"grows": f"at {batch}"}  # noqa: E731
+    monkeypatch.setattr(captured, "at_batch", at_batch)
+    grows, stays = SimpleNamespace(batched=True), SimpleNamespace(batched=False)
+    own.captured = Captured(own.first(4).fold, (), {"grows": grows, "stays": stays})  # type: ignore[assignment]
+    made: list[Any] = [own.constants(batch) for batch in (8, 16)]
+    assert [(list(found), found["stays"]) for found in made] == [(["grows", "stays"], stays)] * 2
+    assert [batch for _, batch, _, _ in one.captured] == [4]
+    assert [found["grows"] for found in made + made] == ["at 8", "at 16"] * 2
+    assert own.constants(4)["grows"] == grows
     assert written == [(4, 8), (4, 16)]
     one.refused, one.unlike = {32: REBATCH}, {32}
     assert own.constants(32) == {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from meshwright.ir.analysis.rebatch import in_proportion
 from meshwright.ir.errors import CannotRebatch
@@ -41,6 +42,34 @@ def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, 
         law: resized(one, more.constants.get(twice.get(law, "")), rows, batch) if one.batched else one
         for law, one in few.constants.items()
     }
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantsAtBatch(Mapping[str, Constant]):
+    """The constants at this batch, of which those that grow with it are made when one of them is read.
+
+    `few` is the capture at `rows` sequences; `more`, the one at twice as many, is asked for then only. Most code has no
+    constant in it, and a capture is the dearest part of a plan.
+    """
+
+    few: Captured
+    more: Callable[[], Captured]
+    rows: int
+    batch: int
+
+    def __getitem__(self, law: str) -> Constant:
+        one = self.few.constants[law]
+        return self._resized[law] if one.batched else one
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.few.constants)
+
+    def __len__(self) -> int:
+        return len(self.few.constants)
+
+    @cached_property
+    def _resized(self) -> dict[str, Constant]:
+        return at_batch(self.few, self.more(), self.rows, self.batch)
 
 
 def rebatched(few: Captured, more: Captured, rows: int, batch: int) -> Captured:
