@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from meshwright.ir.errors.base import MeshwrightError
 
 AGAIN = "make the plan again, for this target: `plan` answers with what is emitted"
 """What helps against the refusal of a plan of whatever origin."""
+
+BODIES, CUTS, STORAGE = "bodies", "cuts", "storage"
+"""Parts of a plan that a refusal of its code may depend on alone: all that is inside of bodies; which axes cut values
+there; how parameters are stored, and along which axes there are copies of them."""
 
 
 class CapabilityError(MeshwrightError):
@@ -76,8 +80,22 @@ class NotEmitted(CapabilityError):
     can leave out those that it was made with (`apart_from`).
     """
 
-    def __init__(self, *, place: str, cause: str, fix: str = "", ways: tuple[str, ...] = ()) -> None:
+    depends: frozenset[str] | None = None
+    """The parts of a plan that the refusal depends on: it holds for every plan of the same model, workload and target
+    with the same ones. None: on all of it."""
+
+    def __init__(
+        self,
+        *,
+        place: str,
+        cause: str,
+        fix: str = "",
+        ways: tuple[str, ...] = (),
+        depends: Iterable[str] | None = None,
+    ) -> None:
         """``fix`` is what helps besides `ways`, or without them."""
+        if depends is not None:
+            self.depends = frozenset(depends)
         planned = f"plan with {', or with '.join(ways)}" if ways else ""
         super().__init__(place=place, cause=cause, fix=", or ".join(filter(None, (planned, fix))) or AGAIN)
         self.ways = ways
@@ -88,7 +106,14 @@ class NotEmitted(CapabilityError):
         if not any(map(had, self.ways)):
             return self
         left = tuple(way for way in self.ways if not had(way))
-        return type(self)(place=self.place, cause=self.cause, fix=self.besides, ways=left)
+        return type(self)(place=self.place, cause=self.cause, fix=self.besides, ways=left, depends=self.depends)
+
+    def with_others(self, others: Iterable[NotEmitted], parts: Iterable[str] = ()) -> NotEmitted:
+        """The same refusal where these hold, too, and because of these parts of the plan: it depends on all of that."""
+        every = [self.depends, *(one.depends for one in others)]
+        known = [one for one in every if one is not None]
+        self.depends = frozenset().union(*known, parts) if len(known) == len(every) else None
+        return self
 
 
 class EmissionTarget(NotEmitted):
@@ -113,6 +138,7 @@ class EmissionModule(NotEmitted):
     """A placement inside a module that cannot be said at the module's boundary."""
 
     code = "MW5014"
+    depends = frozenset((BODIES,))
 
 
 class EmissionSchedule(NotEmitted):

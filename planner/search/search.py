@@ -247,6 +247,8 @@ class Search:
             if fine < self.upper_s:
                 heapq.heappush(self.heap, replace(pending, bound_s=fine, ran=True))
             return
+        if self.emission is not None and self.masks_all(config):
+            return
         try:
             base = self.coarse.priced(config)
         except MeshwrightError as error:
@@ -340,6 +342,17 @@ class Search:
     def masked(self, config: Config) -> bool:
         """Whether it is known that no code is written for a configuration."""
         return self.emission is not None and self.emission.masks(config)
+
+    def masks_all(self, base: Config) -> bool:
+        """Whether it is known of every configuration of a kernel configuration, and there is one."""
+        known = 0
+        for pipeline in self.space.pipelines(base):
+            for storage in self.space.storages(pipeline):
+                if not self.masked(storage.on(pipeline)):
+                    return False
+                known += 1
+        self.counts.unwritten += known
+        return known > 0
 
     def writes(self, config: Config, decisions: Decisions, prediction: Prediction) -> bool:
         """Whether code is written for a plan that was made of a configuration."""

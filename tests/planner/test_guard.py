@@ -10,10 +10,19 @@ import pytest
 from meshwright.backends.results import Seat
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.hardware.toml import read
-from meshwright.ir.errors import EmissionModule, EmissionPrinted, HeadsIndivisible, MeshwrightError, PinValue
+from meshwright.ir.errors import (
+    EmissionModule,
+    EmissionPrinted,
+    EmissionStorage,
+    HeadsIndivisible,
+    MeshwrightError,
+    NotEmitted,
+    PinValue,
+)
+from meshwright.ir.errors.capability import BODIES, CUTS, STORAGE
 from meshwright.planner.question.pins import Config
 from meshwright.planner.search import emittable as module
-from meshwright.planner.search.emittable import Emission, Passed, by_code, family_of, seats
+from meshwright.planner.search.emittable import Emission, Passed, by_code, seats, values_of
 from tests.planner.handmade import config, prediction
 
 ODD = PinValue(place="axis tp", cause="it is odd", fix="take another")
@@ -102,11 +111,18 @@ def test_ranks_on_hosts_must_be_in_an_order(monkeypatch: pytest.MonkeyPatch) -> 
     assert (cuda.orders, cuda.seats) == ([("groups", ["a seat"])] * 2, 1)
 
 
-@pytest.mark.parametrize(("refusal", "held"), [(PART, True), (FORM, False), (ODD, False)])
-def test_a_refusal_of_bodies_holds_for_their_family(
+OF_MODEL = EmissionPrinted(place="the model", cause="it says too little", depends=())
+OF_AXES = EmissionPrinted(place="the model", cause="it says too little", depends=(CUTS,))
+OF_STORAGE = EmissionStorage(place="storage", cause="it is written into", depends=(STORAGE,))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "held"), [(PART, True), (OF_AXES, True), (OF_STORAGE, True), (FORM, False), (ODD, False)]
+)
+def test_a_refusal_holds_for_all_with_the_same_of_what_it_depends_on(
     monkeypatch: pytest.MonkeyPatch, refusal: MeshwrightError, held: bool
 ) -> None:
-    """It is not asked again; a refusal of what is around bodies is."""
+    """It is not asked again; one that may depend on all of a plan is."""
     one = guard(monkeypatch)
     assert not one.of.masks(config("tp=2", 8))
     one.refuses = refusal
@@ -115,10 +131,30 @@ def test_a_refusal_of_bodies_holds_for_their_family(
     assert one.emitted == (1 if held else 2)
     assert [found.refusal for found in one.of.passed] == [refusal, refusal]
     assert one.of.masks(config("tp=2,pp=2", 8)) == held
-    assert not one.of.masks(config("tp=4", 8))
+    assert one.of.masks(config("tp=4", 8)) == (refusal is OF_STORAGE)
     one.refuses = None
     assert one.of.writes_config(config("tp=2,pp=2", 8), prediction()) != held
-    assert one.of.writes_config(config("tp=4", 8), prediction())
+    assert one.of.writes_config(config("tp=4", 8), prediction()) == (refusal is not OF_STORAGE)
+
+
+def test_a_refusal_of_the_model_holds_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = guard(monkeypatch)
+    one.refuses = OF_MODEL
+    assert not one.of.writes_config(config("tp=2", 8), prediction())
+    assert one.of.masks(config("pp=2,zero=3,recompute=full", 8))
+
+
+def test_refusals_together_depend_on_what_each_does() -> None:
+    """And on all of a plan, if one of them does."""
+
+    def together(*several: NotEmitted, because: tuple[str, ...] = ()) -> frozenset[str] | None:
+        first, *others = (type(one)(place="", cause="", depends=one.depends) for one in several)
+        return first.with_others(others, because).apart_from(lambda way: True).depends
+
+    assert together(OF_STORAGE) == {STORAGE}
+    assert together(OF_STORAGE, PART) == {STORAGE, BODIES}
+    assert together(OF_MODEL, because=(CUTS,)) == {CUTS}
+    assert together(OF_STORAGE, FORM) is None
 
 
 ALIKE = ("tp=2,mbs=2", "tp=2,pp=2", "tp=2,pp=2,schedule=gpipe", "tp=2,microbatches=1")
@@ -129,12 +165,12 @@ UNLIKE = (
 )
 
 
-def test_families_have_the_same_bodies() -> None:
+def test_the_values_that_bodies_follow_from() -> None:
     """One copy has no axis of copies; how many there are, and what is around bodies, is nothing."""
-    first = family_of(config("tp=2", 8))
-    assert [family_of(config(pins, 8)) for pins in ALIKE] == [first] * len(ALIKE)
-    families = [first, *(family_of(config(pins, 8)) for pins in UNLIKE)]
-    assert len(set(families)) == 1 + len(UNLIKE)
+    first = values_of(config("tp=2", 8), (BODIES,))
+    assert [values_of(config(pins, 8), (BODIES,)) for pins in ALIKE] == [first] * len(ALIKE)
+    others = [first, *(values_of(config(pins, 8), (BODIES,)) for pins in UNLIKE)]
+    assert len(set(others)) == 1 + len(UNLIKE)
 
 
 def test_what_is_passed_over_by_code() -> None:

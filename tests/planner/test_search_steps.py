@@ -217,8 +217,9 @@ NONE: list[Any] = []
         # A best bet that is not much better than the answer waits for its turn.
         ({}, {"ceiling": 2.06}, (0.5, False), ([(2.0, False, 0)], 1, NONE)),
         ({}, {"ceiling": 2.07}, (0.5, False), ([(2.0, False, 0)], 1, [(1, 0)])),
-        # No code is written for it.
-        ({}, {"masked": True}, (0.5, False), ([(2.0, False, 0), (3.0, False, 1)], 1, NONE)),
+        # No code is written for any of it, or for some.
+        ({}, {"masked": (0, 1)}, (0.5, False), (NONE, 0, NONE)),
+        ({}, {"masked": (0,)}, (0.5, False), ([(2.0, False, 0), (3.0, False, 1)], 1, NONE)),
     ],
 )
 def test_a_base_that_comes_up(opened: Any, base: Any, known: Any, pending: Any, expected: Any) -> None:
@@ -232,7 +233,7 @@ def test_a_base_that_comes_up(opened: Any, base: Any, known: Any, pending: Any, 
     own.crowded[*family, "other"] = 1
     own.quickest[*family, asked.mbs] = known.get("quickest", 0.0)
     own.quickest[*family, asked.mbs + 1] = 7.9
-    own.emission = SimpleNamespace(masks=lambda one: known.get("masked", False), writes_config=lambda *_: True)
+    own.emission = SimpleNamespace(masks=lambda one: one.zero in known.get("masked", ()), writes_config=lambda *_: True)
     own.expand(Waiting(pending[0], 7, asked, ran=pending[1]))
     queued, bases, priced = expected
     assert [(one.bound_s, one.ran, one.config.zero) for one in sorted(own.heap)] == queued

@@ -225,7 +225,8 @@ def printed_of(
     """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called; `beside` are
     the function names of other stages."""
     if subject.calls.unsaid:
-        raise EmissionPrinted(place="the model", cause=f"{subject.calls.unsaid[0]}: its own code runs, or none")
+        cause = f"{subject.calls.unsaid[0]}: its own code runs, or none"
+        raise EmissionPrinted(place="the model", cause=cause, depends=())
     meshes = [stage.mesh.names for stage in subject.decisions.stages]
     several = (axes for names in meshes for n in range(1, len(names) + 1) for axes in combinations(names, n))
     taken = {*RESERVED, *beside, *map(joined, several)}

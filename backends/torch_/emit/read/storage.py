@@ -24,6 +24,7 @@ from meshwright.backends.torch_.emit.read.axes import Axes
 from meshwright.backends.torch_.emit.read.copies import COPIED, Copies
 from meshwright.ir.decisions.decisions import Storage
 from meshwright.ir.errors import EmissionSoftware, EmissionStorage, EmissionWritten
+from meshwright.ir.errors.capability import STORAGE
 from meshwright.ir.graph.graph import Param
 from meshwright.ir.program.program import Move
 from meshwright.ir.program.units import unshared
@@ -104,7 +105,7 @@ def _check_lasting(subject: Subject) -> None:
         cause = (
             f"the forward pass writes into {subject.calls.written[0]}, and torch forgets what is written into shards"
         )
-        raise EmissionWritten(place="storage", cause=cause, ways=("--fix zero=0",))
+        raise EmissionWritten(place="storage", cause=cause, ways=("--fix zero=0",), depends=(STORAGE,))
 
 
 def _check_even(subject: Subject, unit: Unit, axes: Axes, copies: Copies) -> None:

@@ -33,6 +33,7 @@ from meshwright.backends.torch_.emit.write.script import heterogeneous_scripts, 
 from meshwright.backends.torch_.emit.write.stages.heterogeneous import heterogeneous_orders
 from meshwright.backends.torch_.emit.write.stages.schedule import LISTS, action_lists, class_of
 from meshwright.ir.errors import EmissionModule, EmissionPrinted, NotEmitted
+from meshwright.ir.errors.capability import CUTS
 
 __all__ = ["Files", "Subject", "emit"]
 
@@ -42,14 +43,14 @@ LAUNCH, RANKS = "launch.sh", "ranks.json"
 def emit(subject: Subject, folder: Path) -> Files:
     """The files of a plan for this folder, from which the script finds the model. Raises a `NotEmitted` for plans that
     no code is written for; its fix is none that the plan has already."""
-    refusals = []
-    for prints in (True,) if subject.prints or cuts_more(subject) else (False, True):
+    refusals, printed = [], subject.prints or cuts_more(subject)
+    for prints in (True,) if printed else (False, True):
         try:
             return _emitted(replace(subject, prints=prints), folder)
         except NotEmitted as refusal:
             refusals.append(refusal)
     told = [one for one in refusals if not isinstance(one, EmissionPrinted)] or refusals
-    raise told[0].apart_from(subject.has) from None
+    raise told[0].with_others(told[1:], (CUTS,) if printed else ()).apart_from(subject.has) from None
 
 
 def _emitted(subject: Subject, folder: Path) -> Files:
