@@ -226,24 +226,41 @@ def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece
     return Piece(made, asked, costs, workload, inside, tensor, name in sharing(Same(fold)))
 
 
-def between(setting: Setting, prices: Prices, config: Config, name: str) -> Mapping[str, Mapping[Transmission, int]]:
-    """Seconds of what two copies exchange in a body beside gradients of parameters, by phase: statistics of the whole
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One phase of a body that copies compute together: what they exchange, its kernels, and those of a copy that is
+    alone."""
+
+    sent: Mapping[Transmission, int]
+    kernels: Phase
+    alone: Phase
+
+
+def between(setting: Setting, prices: Prices, config: Config, name: str) -> Mapping[str, Shared]:
+    """The phases in which two copies exchange values in a body beside gradients of parameters: statistics of the whole
     batch, for micro-batches of one sequence, which exchange the least."""
-    two = replace(config, dp=2 * config.dp, mbs=1)
+    one = replace(config, mbs=1)
+    two = replace(one, dp=2 * config.dp)
     copies = {use.name for use in uses(two.degrees()) if use.outside == "dp"}
+
+    def phases(of: Config) -> Mapping[str, Phase]:
+        made = replace(setting, ranks=of.dp * of.tp * of.cp, modules=()).body(of, name)
+        return prices.ledger(made, setting.workload, False).phases
+
     try:
-        made = replace(setting, ranks=two.dp * two.tp * two.cp, modules=()).body(two, name)
+        together, alone = phases(two), phases(one)
     except NotExpressible:  # no plan of this configuration is for the target, whatever bounds it
         return {}
-    found = {
-        phase: {
-            one: count
-            for one, count in asked.transmissions.items()
-            if one.reason in ("value", "gradient") and copies.issuperset(one.axes)
+    found = {}
+    for phase, asked in together.items():
+        sent = {
+            transmission: count
+            for transmission, count in asked.transmissions.items()
+            if transmission.reason in ("value", "gradient") and copies.issuperset(transmission.axes)
         }
-        for phase, asked in prices.ledger(made, setting.workload, False).phases.items()
-    }
-    return {phase: sent for phase, sent in found.items() if sent}
+        if sent:
+            found[phase] = Shared(sent, Phase(kernels=asked.kernels), Phase(kernels=alone[phase].kernels))
+    return found
 
 
 def _costs(prices: Prices, body: BodyProgram, workload: Workload) -> Mapping[str, Cost]:

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost_models.cost import Cost, fastest, library_of
-from meshwright.cost_models.ledger.ledger import Phase, Transmission
+from meshwright.cost_models.ledger.ledger import Phase
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, cuts, uses
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import stage_groups
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.planner.bounds.bases import between, experts_of, places
+from meshwright.planner.bounds.bases import Shared, between, experts_of, places
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Setting
 
@@ -31,7 +31,7 @@ Calls = tuple[tuple[str, int], ...]
 """The bodies of a stage in order, each with how often it runs in a row."""
 
 Between = Mapping[str, Mapping[str, Cost]]
-"""What copies exchange, by body and phase, beside gradients of parameters."""
+"""Costs of what copies compute together, by body and phase, beyond those of a copy that is alone."""
 
 NOBODY: Between = {}
 
@@ -84,7 +84,8 @@ class Common:
         self._groups: dict[tuple[str, int, Layout], tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
     def between(self, base: Config, config: Config) -> Between:
-        """Exchanges of bodies between the copies of a configuration: statistics of the whole batch."""
+        """Costs of bodies that the copies of a configuration compute together, beyond those of a copy that is alone:
+        exchanges of statistics of the whole batch, and launches of kernels that make these in parts."""
         axes = tuple(use.name for use in uses(config.degrees()) if use.outside == "dp")
         if not self.counted or not axes:
             return NOBODY
@@ -93,16 +94,24 @@ class Common:
         if key not in self._between:
             sent = {name: between(self.setting, self.prices, key[0], name) for name in self.counted}
             self._between[key] = {
-                name: {phase: self._over(axes, mesh, asked) for phase, asked in phases.items()}
+                name: {phase: self._over(axes, mesh, asked, phase) for phase, asked in phases.items()}
                 for name, phases in sent.items()
             }
         return self._between[key]
 
-    def _over(self, axes: tuple[str, ...], mesh: Mesh, sent: Mapping[Transmission, int]) -> Cost:
-        """The costs of exchanges over these axes instead of their own, wherever the ranks are."""
-        asked = Phase(transmissions=Counter({replace(one, axes=axes): count for one, count in sent.items()}))
-        anywhere = places(self.prices.cluster, mesh.size)
-        return fastest(self.prices.phase(asked, ranks, mesh, self.workload) for ranks in anywhere)
+    def _over(self, axes: tuple[str, ...], mesh: Mesh, shared: Shared, phase: str) -> Cost:
+        """The costs of exchanges over these axes instead of their own, and of launches, wherever the ranks are. What is
+        computed again may be less with more copies, so that no launches are counted there."""
+        asked = Phase(transmissions=Counter({replace(one, axes=axes): count for one, count in shared.sent.items()}))
+
+        def at(ranks: tuple[int, ...]) -> Cost:
+            cost, together, alone = (
+                self.prices.phase(one, ranks, mesh, self.workload) for one in (asked, shared.kernels, shared.alone)
+            )
+            more = 0 if phase == "recompute" else max(0, together.launches - alone.launches)
+            return replace(cost, launches=more)
+
+        return fastest(map(at, places(self.prices.cluster, mesh.size)))
 
     def stages(self, config: Config) -> tuple[Calls, ...]:
         """The calls of every stage."""
