@@ -28,7 +28,6 @@ from meshwright.ir.errors import (
 )
 from meshwright.planner.answer.report import shortest
 from meshwright.planner.answer.solve import Solved, Stop, solve
-from meshwright.planner.bounds.bases import priced
 from meshwright.planner.bounds.bounds import Bounds
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.constraints import Asked
@@ -84,7 +83,7 @@ def nearest(solved: Solved) -> Found | None:
         if config.mbs > min(search.space.sequences):
             continue
         try:
-            bounds = Bounds(search.common, priced(solved.setting, search.prices, config))
+            bounds = Bounds(search.common, search.coarse.priced(config))
         except MeshwrightError:
             continue
         for pipeline in search.space.pipelines(config):

@@ -141,7 +141,7 @@ def test_the_nearest_is_the_leanest_shape_that_was_priced(monkeypatch: pytest.Mo
     lacks = {("none", 1): (9.0, 8.0), ("none", 2): (7.0, 3.0), ("full", 1): (3.0, 5.0), ("full", 2): (6.0, 4.0)}
     bases = [config(mbs=4), config(mbs=2, zero=3), config(mbs=2), config(recompute="full"), config(mbs=3)]
 
-    def priced(setting: object, prices: object, base: Config) -> Config:
+    def priced(base: Config) -> Config:
         if base.zero == 3:
             raise PinValue(place="", cause="", fix="")
         return base
@@ -153,7 +153,6 @@ def test_the_nearest_is_the_leanest_shape_that_was_priced(monkeypatch: pytest.Mo
         assert loads == f"loads of {pipeline.pp}"
         return lacks[pipeline.recompute, pipeline.pp][chosen.zero - 1]
 
-    monkeypatch.setattr(module, "priced", priced)
     monkeypatch.setattr(
         module,
         "Bounds",
@@ -175,7 +174,8 @@ def test_the_nearest_is_the_leanest_shape_that_was_priced(monkeypatch: pytest.Mo
     )
     for known, at in table:
         found = {one: Found(one, predicted) for one, predicted in known}
-        search = SimpleNamespace(space=space, common=None, prices=None, price=asked.append, found=found)
+        coarse = SimpleNamespace(priced=priced)
+        search = SimpleNamespace(space=space, common=None, coarse=coarse, price=asked.append, found=found)
         solved: Any = SimpleNamespace(search=search, setting=None)
         assert nearest(solved) == (list(found.values())[at] if at is not None else None)
     assert asked == [config(mbs=2, pp=2, zero=2)] * len(table)
