@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, str] = {
     "block_cost": "CPU time to build and solve the problem of one block, on meshes of one to three axes",
     "bound_check": "bounds of the search beside prices, on configurations drawn from the space at random",
     "every_plan": "all legal plans of tiny models, one by one, beside the plan that is found",
+    "pins_never_win": "pinned plans beside free ones, and the gap that was printed with those",
     "switches": "where the best kind of context parallelism changes, and what experts on ranks of their own save",
     "search_cost": "CPU time and memory of cold searches, and how far they are from proved",
     "beat_published": "configurations that people tuned and published, beside what the search finds",

@@ -218,6 +218,7 @@ def _bounds(solved: Solved, best: Found) -> Bounds:
         lower=solved.proved,
         upper=solved.score(best),
         gap=solved.gap,
+        operators_s=min(solved.operators_s, best.step_s),
         complete=solved.complete,
         only=constraints.only,
         never=constraints.never,

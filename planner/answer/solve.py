@@ -156,6 +156,12 @@ class Solved:
         return 1 - self.proved / self.score(self.best) if self.best else 1.0
 
     @property
+    def operators_s(self) -> float:
+        """What no plan takes less than, whatever axes do in its operators on the meshes that are declared; 0 where
+        nothing is known."""
+        return min(self.search.arranged_s.values(), default=0.0) if self.complete else 0.0
+
+    @property
     def global_batch(self) -> int:
         return self.search.space.global_batch
 
@@ -284,6 +290,7 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
         if search.best is not None:
             search.baselines |= usual  # a person would use the whole cluster, where that can be
             better, notes = finished(search, solved.asked, solved.stop)
+            search.arranged_s = solved.search.arranged_s  # of all ranks, of which these are some
             solved = replace(
                 solved,
                 ask=own,

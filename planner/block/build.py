@@ -58,26 +58,30 @@ def build(
 ) -> Block:
     """The block problem of a body on a mesh. `like` is one of the same body, mesh and terms with another storage,
     recomputation, boundary or number of micro-batches: what both have in common is taken from it."""
-    found = loops_of(Same(fold))[body]
-    return _Building(fold, body, found, mesh, terms, space, boundary or {}, like).block()
+    fixed = {value: (state,) for value, state in (boundary or {}).items()}
+    return Building(fold, body, mesh, terms, space, like).block(fixed)
 
 
-class _Building:
-    """The construction of one block problem."""
+Ends = Mapping[str, Sequence[State]]
+"""States that inputs and outputs of a body may be in."""
+
+
+class Building:
+    """The construction of one block problem: first the options of its groups, then, given the states that its ends may
+    be in, the problem."""
 
     def __init__(
         self,
         fold: Fold,
         body: str,
-        found: Loops,
         mesh: Mesh,
         terms: Terms,
-        space: Space,
-        boundary: Mapping[str, State],
-        like: Block | None,
+        space: Space = ALL,
+        like: Block | None = None,
     ) -> None:
+        found = loops_of(Same(fold))[body]
         self.fold, self.body, self.mesh, self.terms, self.space = fold, body, mesh, terms, space
-        self.boundary = boundary
+        self.ends: Ends = {}
         self.graph = fold.body[body].graph
         self.like = like
         self.facts = facts_of(self.graph)
@@ -140,7 +144,10 @@ class _Building:
 
     # variables
 
-    def block(self) -> Block:
+    def block(self, ends: Ends | None = None) -> Block:
+        """The problem; inputs and outputs that `ends` does not name may be in any state that an operator has them
+        in."""
+        self.ends, self.pairs = ends or {}, {}
         hubs = tuple(self.hubs())
         self.hub_of = {value: number for number, hub in enumerate(hubs) if not hub.inner for value in hub.values}
         self.inner_of = {value: number for number, hub in enumerate(hubs) if hub.inner for value in hub.values}
@@ -200,7 +207,7 @@ class _Building:
             done.update(values)
             yield Hub(values, self.hub_states(values, ends=ends))
             for inside in values:
-                if inside in inputs and inside in self.boundary and len(self.parts.readers.get(inside, ())) > 1:
+                if inside in inputs and inside in self.ends and len(self.parts.readers.get(inside, ())) > 1:
                     own = dict.fromkeys(s for n in self.parts.readers[inside] for s in self.options[n].states[inside])
                     yield Hub((inside,), tuple(own), inner=True)
 
@@ -223,15 +230,18 @@ class _Building:
         return found
 
     def hub_states(self, values: tuple[str, ...], *, ends: bool) -> tuple[State, ...]:
-        fixed = dict.fromkeys(self.settled(v, self.boundary[v]) for v in values if v in self.boundary)
-        if len(fixed) > 1:
-            raise BlockUnsolvable(
-                place=f"body {self.body}, %{values[0]}",
-                cause=f"its boundary is to be {' and '.join(map(str, fixed))}, and it feeds itself",
-                fix="give input and output one state",
-            )
-        if fixed:
-            return tuple(fixed)
+        """The states that these values, which are in one state, may be in."""
+        known = [dict.fromkeys(self.settled(v, state) for state in self.ends[v]) for v in values if v in self.ends]
+        if known:
+            both = tuple(state for state in known[0] if all(state in other for other in known))
+            if not both:
+                asked = " and ".join(str(next(iter(one))) for one in known)
+                raise BlockUnsolvable(
+                    place=f"body {self.body}, %{values[0]}",
+                    cause=f"its boundary is to be {asked}, and it feeds itself",
+                    fix="give input and output one state",
+                )
+            return both
         found: dict[State, None] = {}
         for value in values:
             for number in (*self.makers(value), *self.parts.readers.get(value, ())):

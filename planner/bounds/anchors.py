@@ -94,6 +94,16 @@ class Sums:
         return self.by_phase(lambda one: one.awaited * self.common.host_s)
 
     @cached_property
+    def launches(self) -> Vector:
+        """Seconds in which the host starts kernels, by phase and body."""
+        return self.by_phase(lambda one: one.launches * self.common.host_s)
+
+    @cached_property
+    def update(self) -> Vector:
+        """Seconds of the optimizer's step, by body."""
+        return self.by_body(lambda one: one.costs["update"].device_s)
+
+    @cached_property
     def kept(self) -> Vector:
         """Bytes saved for the backward pass, by body, without values that an earlier call may have saved already."""
         pieces = [own for name in self.names if (own := self.piece(name)) is not None]

@@ -135,6 +135,24 @@ class CoarseBounds:
         found = CAUTION * base.mbs / sequences * found + (own.awaited if base.etp <= 1 else 0.0)
         return np.vstack([found, CAUTION * self.exchanged_s(base, sequences)])
 
+    def kernels_s(self, config: Config) -> float:
+        """Least step time of any plan, whatever axes do in operators, with so many stages and micro-batches: kernels
+        alone, and what they keep, as on one rank, shared out evenly over all ranks of a stage. Infinite where that
+        cannot fit."""
+        ranks = config.tp * config.cp * config.dp
+        whole = replace(config, tp=1, cp=1, ep=1, etp=0, dp=ranks)
+        sums, share = self.sums(Anchor(1, 1, config.recompute, config.mbs * config.dp)), CAUTION / ranks
+        fullest = self.fullest(whole, share * sums.used)
+        if fullest is None:
+            return inf
+        phases = np.maximum(share * (sums.device + sums.attention), sums.launches)
+        longest = self.longest_s(whole, np.vstack([phases, np.zeros(phases.shape[1])]))
+        fits = self.common.with_runtime(fullest[1]) <= self.common.capacity
+        if not fits.any():
+            return inf
+        updates = CAUTION * float(sums.update @ self.common.counts) / self.space.ranks
+        return (float(longest[fits].min()) + updates) * self.common.straggling
+
     def inside(self, base: Config, sequences: int) -> Anchor:
         """The anchor with the ranks of one copy, which covers the part of an expert group that lies within them."""
         ep = gcd(base.ep * base.etp, base.tp * base.cp) // base.etp

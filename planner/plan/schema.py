@@ -193,12 +193,20 @@ class SpaceTable(Table):
     counts: dict[Name, Whole]
 
 
+class OperatorBoundTable(Table):
+    """The bound on all plans of operators."""
+
+    lower_s: Amount = 0.0
+    gap: Number = 1.0
+
+
 class BoundsTable(Table):
     """The bounds that were proved."""
 
     lower_s: Amount
     upper_s: Positive
     gap: Number
+    operators: OperatorBoundTable = OperatorBoundTable()
     objective: ObjectiveTable
     space: SpaceTable
 
@@ -384,6 +392,9 @@ def _bounds(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
     gap = 1 - bounds.lower / bounds.upper
     if abs(bounds.gap - gap) > NEAR:
         yield Fault(("bounds", "gap"), f"it is {bounds.gap}, and that of the bounds is {gap}", AGAIN)
+    if bounds.operators_s > plan.prediction.step_time_s * (1 + NEAR):
+        cause = f"{bounds.operators_s} is above the step of the plan, {plan.prediction.step_time_s}"
+        yield Fault(("bounds", "operators", "lower_s"), cause, AGAIN)
 
 
 def _rival(path: Path_, one: Rival, plan: Plan) -> Iterator[Fault]:

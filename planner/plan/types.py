@@ -149,6 +149,8 @@ class Bounds:
     """What was asked of single modules: what is proved is proved of plans without."""
     truncated: tuple[str, ...]
     counts: Mapping[str, int]
+    operators_s: float = 0.0
+    """What no choice of operators takes less than, on the meshes of the declared space; 0 where nothing is known."""
 
     @property
     def proved(self) -> bool:

@@ -17,6 +17,7 @@ from meshwright.planner.refine.empty_stages import EmptyStages
 from meshwright.planner.refine.fitted import Fitted, Mixed, kind_of
 from meshwright.planner.refine.improvement import Bench, Improvement
 from meshwright.planner.refine.offload import OptimizerOffload
+from meshwright.planner.refine.operators.arrangements import Arranged
 from meshwright.planner.refine.operators.operators import Operators
 from meshwright.planner.refine.operators.waiting import parts_badly, silent_s
 from meshwright.planner.refine.partial_recompute import OFFLOADED, RECOMPUTED, Partial
@@ -86,6 +87,7 @@ FITTING = (
 CHOOSING = (
     Step(Operators(), best_few, instead=True),
     Step(Operators(), talkative, instead=True),
+    Step(Arranged(), best),
 )
 
 

@@ -12,7 +12,7 @@ from meshwright.ir.target.combined import contexts
 from meshwright.planner.question.constraints import Asked, Constraints, asked
 from meshwright.planner.question.module_pins import ModulePin
 from meshwright.planner.question.pins import Pins, parse
-from meshwright.planner.refine.operators.operators import _attends_as_asked
+from meshwright.planner.refine.operators.operators import attends_as_asked
 from tests.llama_block import model
 
 
@@ -78,8 +78,8 @@ def test_attention_that_was_not_wished_for_is_not_taken(way: str, kept: bool) ->
     fold = model()
     ring = template(fold, Degrees(cp=2, context="ring"))
     assert contexts(ring, fold) == {"ring"}
-    assert _attends_as_asked(ring, fold, asked(parse([f"context={way}"]))) is kept
-    assert _attends_as_asked(ring, fold, asked(parse([])))
+    assert attends_as_asked(ring, fold, asked(parse([f"context={way}"]))) is kept
+    assert attends_as_asked(ring, fold, asked(parse([])))
 
 
 # By hand -------------------------------------------------------------------------------------------------------------

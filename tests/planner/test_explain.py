@@ -21,10 +21,10 @@ from tests.planner.solved import ARGV
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two plans of one question: the best, and the best with tp=2."""
+    """Two plans of one question: the best, and the best with tp=4."""
     folder = tmp_path_factory.mktemp("plans")
     assert main([*ARGV, "--json", "--out", str(folder / "a")]) == 0
-    assert main([*ARGV, "--json", "--out", str(folder / "b"), "--fix", "tp=2"]) == 0
+    assert main([*ARGV, "--json", "--out", str(folder / "b"), "--fix", "tp=4"]) == 0
     return folder
 
 
@@ -52,19 +52,19 @@ def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_why_not_is_the_best_plan_with_it(capsys: pytest.CaptureFixture[str], folder: Path, plan: Plan) -> None:
     """The same as what a search with that pin found."""
     other = load_plan(folder / "b")
-    answer = asked(capsys, "explain", str(folder / "a"), "--why-not", "tp=2")["why_not"]
+    answer = asked(capsys, "explain", str(folder / "a"), "--why-not", "tp=4")["why_not"]
     assert answer["verdict"] == "slower"
     assert answer["rival"]["config"] == other.config.to_json()
     assert answer["rival"]["step_time_s"] == other.prediction.step_time_s
     between_s = other.prediction.step_time_s - plan.prediction.step_time_s
     assert sum(answer["rival"]["differences"].values()) == pytest.approx(between_s, abs=1e-12)
-    out = shown(capsys, "explain", str(folder / "a"), "--why-not", "tp=2")
-    assert "why not  tp=2?  slower: the best plan with it takes " in out
-    assert "there: tensor parallel 2" in out
+    out = shown(capsys, "explain", str(folder / "a"), "--why-not", "tp=4")
+    assert "why not  tp=4?  slower: the best plan with it takes " in out
+    assert "there: tensor parallel 4" in out
 
 
 def test_why_not_what_it_has(capsys: pytest.CaptureFixture[str], folder: Path, plan: Plan) -> None:
-    answer = asked(capsys, "explain", str(folder / "a"), "--why-not", f"tp={plan.config.tp}")["why_not"]
+    answer = asked(capsys, "explain", str(folder / "a"), "--why-not", f"pp={plan.config.pp}")["why_not"]
     assert answer["verdict"] == "as fast"
 
 
@@ -113,12 +113,12 @@ def test_a_question_without_pins_is_refused(capsys: pytest.CaptureFixture[str], 
 def test_two_plans_differ_in_what_was_decided(capsys: pytest.CaptureFixture[str], folder: Path, plan: Plan) -> None:
     other = load_plan(folder / "b")
     found = asked(capsys, "diff", str(folder / "a"), str(folder / "b"))
-    assert found["config"]["tp"] == ["1", "2"]
+    assert found["config"]["tp"] == ["2", "4"]
     assert found["about"] == {}
     assert found["step_time_s"] == other.prediction.step_time_s - plan.prediction.step_time_s
     assert sum(found["shares"].values()) == pytest.approx(found["step_time_s"], abs=1e-12)
     out = shown(capsys, "diff", str(folder / "a"), str(folder / "b"))
-    assert "b: tensor parallel 2" in out
+    assert "b: tensor parallel 4" in out
     assert "what b takes longer or less for" in out
 
 
@@ -144,10 +144,10 @@ def test_decisions_changed_by_hand_are_named(capsys: pytest.CaptureFixture[str],
 
 def test_pins_change_a_plan(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     """Copies and micro-batches follow; the price is the evaluator's."""
-    found = asked(capsys, "diff", str(folder / "b"), "tp=4")
+    found = asked(capsys, "diff", str(folder / "a"), "tp=4")
     assert found["config"]["tp"] == ["2", "4"]
     assert found["b"]["config"]["dp"] == 1
-    same = asked(capsys, "diff", str(folder / "b"), "tp=2")
+    same = asked(capsys, "diff", str(folder / "b"), "tp=4")
     assert same["step_time_s"] == pytest.approx(0.0, abs=1e-3)
 
 

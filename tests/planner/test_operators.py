@@ -25,8 +25,8 @@ from meshwright.ir.target.workload import Workload
 from meshwright.planner.answer.solve import solve
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.heterogeneous import Part, over_parts
-from meshwright.planner.refine.operators import operators
-from meshwright.planner.refine.operators.operators import LEAST_GAIN, Blocks, Operators, _Work
+from meshwright.planner.refine.operators.bodies import Blocks
+from meshwright.planner.refine.operators.operators import LEAST_GAIN, Operators, Work
 from tests.planner.refining import LLAMA, Case, hosts
 from tests.planner.solved import question
 from tests.planner.told import price
@@ -249,7 +249,7 @@ def sharper(step_s: float, lacks: float = 0.0, *changed: str) -> Candidate:
     return Candidate(plan, price(step_s, lacks), changed=changed)
 
 
-class Told(_Work):
+class Told(Work):
     """Changes whose prices are told: by the plans that take the place of others."""
 
     def __init__(self, prices: dict[str, Candidate], leaner: dict[float, list[str]] | None = None) -> None:
@@ -328,7 +328,7 @@ def test_what_is_better(best: Candidate, trial: Candidate, taken: bool) -> None:
 def test_room_for_a_body_where_there_is_least() -> None:
     """Two stages on the same ranks share what is left there: 60 bytes for three calls and one; 12 bytes for one call
     elsewhere; who does not call it does not count, nor does what is lacking."""
-    work: Any = object.__new__(_Work)
+    work: Any = object.__new__(Work)
     here, there, full, idle = (0, 1), (2, 3), (4, 5), (6, 7)
     stages = [SimpleNamespace(ranks=ranks) for ranks in (here, there, here, full, idle)]
     decisions = SimpleNamespace(
@@ -386,74 +386,3 @@ def test_single_choices_are_changed_as_long_as_one_helps() -> None:
     work.over, work.asked = True, []
     assert work.polished(start) is start
     assert work.asked == []
-
-
-class Freed(Told):
-    """Bodies whose solutions are told, by name; what was fixed of each."""
-
-    found: dict[str, list[Named]]
-    fixed: list[tuple[str, dict[str, str]]]
-
-    def solutions(self, name: str, ends: Any, within: float = inf) -> Any:
-        self.fixed.append((name, dict(ends)))
-        return self.found[name]
-
-
-def test_with_free_ends_all_bodies_follow_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of which the end is the begin, and a head behind them; tokens come in from outside. Values that lie
-    otherwise than before are what this is for: without any, nothing is tried."""
-    loop = ("block", "y")
-    monkeypatch.setattr(
-        operators, "handed_on", lambda fold: dict.fromkeys((("block", "x"), loop, ("head", "h"), ("head", "t")), loop)
-    )
-
-    def body(name: str, inputs: set[str], smooth: set[str], *ends: str) -> Any:
-        graph = SimpleNamespace(differentiable=smooth)
-        return SimpleNamespace(
-            plan=SimpleNamespace(body=name), graph=graph, inputs=inputs, interface=dict.fromkeys(ends, "old")
-        )
-
-    def plan(name: str, of: str, **states: str) -> Named:
-        return Named(name, of, tuple(states.items()))
-
-    block = plan("block", "p", x="new", y="new", ids="old")
-    same = plan("block", "s", x="old", y="old", ids="old")
-    other = plan("block", "o", x="far", y="far", ids="old")
-    head = plan("head", "q", h="new", t="old")
-    fixed_block, fixed_head = {"ids": "old"}, {"h": "new", "t": "old"}
-    both = [("block", fixed_block), ("head", fixed_head)]
-    together = ["p+q", "q", "p", "p+q"]
-    gains = {"p+q": sharper(8.0)}
-    loose = plan("block", "l", x="old", y="old", ids="new")
-    cases: list[tuple[dict[str, list[Named]], Any, bool, float, list[str], Any]] = [
-        ({"block": [block], "head": [head]}, gains, False, 8.0, together, both),
-        ({"block": [same, block, other], "head": [head]}, gains, False, 8.0, together, both),
-        ({"block": [block], "head": [head]}, {}, False, 10.0, ["p+q"], both),
-        ({"block": [block], "head": [head]}, {"p+q": sharper(11.0)}, False, 10.0, together, both),
-        ({"block": [same], "head": [head]}, gains, False, 10.0, [], both[:1]),
-        ({"block": [], "head": [head]}, gains, False, 10.0, [], both[:1]),
-        ({"block": [block], "head": []}, gains, False, 10.0, [], both),
-        # What enters the model may lie otherwise too, if that is asked for.
-        (
-            {"block": [loose], "head": [head]},
-            {},
-            True,
-            10.0,
-            ["l+q"],
-            [("block", {}), ("head", {"h": "old", "t": "old"})],
-        ),
-    ]
-    for found, told, data, step_s, asked, fixed in cases:
-        work: Any = Freed(told)
-        work.found, work.fixed, work.fold = found, [], None
-        work.start = SimpleNamespace(decisions=SimpleNamespace(stages=[SimpleNamespace(mesh="one")] * 2))
-        work.kept = {
-            "block": body("block", {"x", "ids"}, {"x", "y"}, "x", "ids", "y"),
-            "head": body("head", {"h", "t"}, {"h"}, "h", "t"),
-        }
-        assert work.freed(START, data=data).step_s == step_s
-        assert (work.asked, work.fixed[: len(fixed)]) == (asked, fixed)
-    work.decisions.stages.append(SimpleNamespace(mesh="other"))
-    work.asked, work.fixed = [], []
-    assert work.freed(START) is START
-    assert work.fixed == []

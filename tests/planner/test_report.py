@@ -59,6 +59,7 @@ def solved(**words: Any) -> Any:
         "notes": (),
         "complete": True,
         "proved": 1.5,
+        "operators_s": 0.5,
         "gap": 0.25,
     }
     return SimpleNamespace(**usual | words)

@@ -4,7 +4,10 @@
 
 | module | what it has |
 |---|---|
-| `operators` | the improvement: bodies solved one by one, all together, and with free interfaces |
+| `operators` | the improvement of one plan: bodies solved one by one, and all together |
+| `arrangements` | plans from scratch: the stages, micro-batches and meshes on which operators are chosen, and bounds |
+| `bodies` | the bodies of one plan: block problems, answers, and the plans that these stand for, priced |
+| `joint` | the problems of all bodies as one, with what they hand to each other |
 | `kept` | all else that a body plan says, as the block solver takes it |
 | `interfaces` | values that bodies hand on, and parameters that several bodies hold |
 | `waiting` | plans whose ranks wait for each other so long that all may do the same work instead |

@@ -1,0 +1,135 @@
+"""The operators of all bodies chosen together: sums, agreement, exactness, and bounds on every plan of operators."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from meshwright.backends.torch_.verify.interpreted.step import step_differences
+from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.planner.answer.solve import solve, space_of
+from meshwright.planner.block_solver.elimination import elimination
+from meshwright.planner.block_solver.problem import Assignment, Status
+from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.operators.arrangements import arrangements, named
+from meshwright.planner.refine.operators.joint import Joint
+from meshwright.planner.refine.operators.operators import Work
+from meshwright.planner.search.search import Search
+from tests.planner.refining import Case, hosts
+from tests.planner.solved import question
+from tests.planner.test_operators import EXPERTS, TOY, toy_case
+
+ROOT = Path(__file__).parents[2]
+TIED = TOY.replace("tied_embeddings = false", "tied_embeddings = true")
+SLACK = 1e-9
+
+
+def work(case: Case, pins: str) -> Work:
+    start = case.given(*case.plan(pins))
+    bench = case.bench()
+    return Work(bench, bench.fold(start), start, inf, {})
+
+
+def drawn(joint: Joint, random: Random) -> Assignment:
+    """Any states that agree."""
+    while True:
+        states = tuple(random.randrange(len(one.costs)) for one in joint.problem.variables)
+        found = joint.problem.objective(states)
+        if joint.problem.legal(states):
+            return Assignment(Status.FEASIBLE, states, found, -inf)
+
+
+@pytest.mark.parametrize(("text", "pins"), [(TOY, "dp=4,zero=3"), (TOY, "tp=2,dp=2"), (EXPERTS, "tp=2,dp=2,ep=2")])
+def test_it_is_the_sum_of_what_all_calls_take(tmp_path: Path, text: str, pins: str) -> None:
+    joint = work(toy_case(tmp_path, text), pins).joint(hides=True)
+    assert joint is not None
+    random = Random(7)
+    for _ in range(50):
+        states = tuple(random.randrange(len(one.costs)) for one in joint.problem.variables)
+        parts = {name: block.problem.objective(joint.chosen(name, states)) for name, block in joint.blocks.items()}
+        total = sum(joint.calls[name] * seconds for name, seconds in parts.items())
+        assert joint.problem.objective(states) == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize("data", [False, True])
+@pytest.mark.parametrize("text", [TOY, TIED, EXPERTS])
+@pytest.mark.parametrize("pins", ["dp=4,zero=1", "tp=2,dp=2,zero=3"])
+def test_the_best_plan_is_exact_and_no_dearer_than_any(tmp_path: Path, text: str, pins: str, data: bool) -> None:
+    """Of all bodies together, on simulated devices; and what bodies hand on fits together."""
+    own = work(toy_case(tmp_path, text), pins)
+    joint = own.joint(hides=True, data=data)
+    assert joint is not None
+    answer = own.answer(joint)
+    assert answer is not None
+    assert answer.objective is not None
+    random = Random(11)
+    for _ in range(20 if text != TIED else 0):
+        other = drawn(joint, random)
+        assert other.objective is not None
+        assert answer.objective <= other.objective * (1 + SLACK)
+    made = own.planned(own.start, joint, answer)
+    if made is not None:  # None: it is the plan that came in
+        assert step_differences(own.fold, made.decisions) == []
+
+
+def test_tied_parameters_are_read_alike(tmp_path: Path) -> None:
+    own = work(toy_case(tmp_path, TIED), "tp=2,dp=2,zero=1")
+    joint = own.joint(hides=True)
+    assert joint is not None
+    answer = elimination.solve(joint.problem)
+    made = own.planned(own.start, joint, answer)
+    assert made is not None
+    (held,) = own.tied
+    assert len(own.places(made.decisions.plan, held)) == 1
+
+
+def searched(case: Case) -> Search:
+    space = space_of(case.setting, case.cluster, Constraints())
+    return Search(case.setting, case.prices, space)
+
+
+@pytest.mark.parametrize(
+    ("text", "cluster"), [(TOY, hosts(2, per_host=2)), (EXPERTS, hosts(2, per_host=2)), (TOY, read_cluster("1x4xH100"))]
+)
+def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Path, text: str, cluster: object) -> None:
+    """Plans with operators at random, on arrangements at random."""
+    path = tmp_path / "toy.toml"
+    path.write_text(text, encoding="utf-8")
+    case = Case(str(path), cluster, seq=64, batch=8)  # type: ignore[arg-type]
+    search, random, checked = searched(case), Random(3), 0
+    bench = Bench(search)
+    for one in random.sample(arrangements(search), 12):
+        found = named(one.config, bench)
+        if found is None or one.bound_s == inf:
+            continue
+        config, start = found
+        own = Work(bench, case.setting.fold(config), start, inf, {})
+        joint = own.joint(hides=True, data=True) if own.open else None
+        if joint is None:
+            continue
+        for _ in range(8):
+            made = own.planned(start, joint, drawn(joint, random))
+            if made is not None:
+                checked += 1
+                assert one.bound_s <= made.step_s
+    assert checked >= 20
+
+
+def test_tables_are_cut_over_all_ranks() -> None:
+    """A recommender on 64 devices: named plans take several times as long, and the free plan is no slower than one with
+    a pin (seed 1 of `benchmarks.pins_never_win`)."""
+    model = f"{ROOT / 'benchmarks' / 'unusual' / 'tables.py'}:build"
+    words = (model, "--cluster", "8x8xH100", "--global-batch", "65536", "--seq", "1")
+    words += ("--fix", "pp=1,recompute=none,microbatches=1")
+    solved = solve(*question(*words))
+    assert solved.best is not None
+    assert solved.search.best is not None
+    assert solved.best.step_s < 0.2 * solved.search.best.step_s
+    assert solved.best.step_s < 7e-3
+    assert 0.0 < solved.operators_s <= solved.best.step_s
+    assert solved.refined is not None
+    assert solved.refined.changed
