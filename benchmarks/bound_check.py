@@ -7,7 +7,7 @@ A search proves its answer by bounds (`planner.bounds`): none may exceed what th
 each configuration of a sample that no search has touched, these must hold, weakest first:
 
     least <= pipeline <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
-    coarse <= price                                 of what fits: coarse bounds are about nothing else
+    coarse, kernels <= price                        of what fits: these bounds are about nothing else
     its work, kept <= the base's                    one micro-batch, before shapes: the parts of coarse bounds
 
 `--published` holds the configurations of the table of runs against them, as people ran these, with uneven stages and
@@ -70,6 +70,8 @@ SMALL = tuple(
 """Few blocks on few devices, with room and without."""
 
 BOUNDS = ("floor", "least", "pipeline", "step", "run")
+OF_WHAT_FITS = ("floor", "kernels")
+"""Bounds that leave out what has no room; `kernels` is that of all plans of operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,8 @@ class Checked:
     @property
     def violations(self) -> list[str]:
         """What should not be."""
-        known = {name: bound for name, bound in self.bounds_s.items() if name != "floor" or self.over_bytes <= 0}
+        fits = self.over_bytes <= 0
+        known = {name: bound for name, bound in self.bounds_s.items() if fits or name not in OF_WHAT_FITS}
         found = [f"{name} {bound} > {self.price_s} s" for name, bound in known.items() if bound > self.price_s]
         steps = [self.bounds_s[name] for name in BOUNDS[1:]]
         if any(one > other * (1 + ROUNDING) for one, other in pairwise(steps)):
@@ -148,6 +151,11 @@ class Checker:
             return 0.0
         return max(self.coarse.bound_s(base_of(config), fine=fine) for fine in (False, True))
 
+    def kernels_s(self, config: Config) -> float:
+        """The bound of all plans of operators, for the same schedules."""
+        known = (config.schedule, config.vp) in self.own.space.schedules(config.pp, config.microbatches)
+        return self.coarse.kernels_s(config) if known else 0.0
+
     def shares(self, base: Config, bounds: Bounds) -> dict[str, float]:
         """Of what a base does and keeps, how much the coarse or the fine floor says."""
         sizes, calls = {base.mbs, self.own.space.most_sequences}, self.common.calls
@@ -170,6 +178,7 @@ class Checker:
             price_s=prediction.step_time_s,
             bounds_s={
                 "floor": self.floor_s(config),
+                "kernels": self.kernels_s(config),
                 "least": bounds.least_s(config),
                 "pipeline": bounds.step_s(replace(config, zero=0, shard=0)),
                 "step": bounds.step_s(config, wires),

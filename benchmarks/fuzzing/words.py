@@ -13,8 +13,8 @@ REPO = Path(__file__).parents[2]
 TINY = f"{REPO / 'examples' / 'llama.py'}:tiny"
 """Four blocks of four heads, two of them for keys and values."""
 ON_FOUR = ("--cluster", "1x4xA100", "--global-batch", "8", "--seq", "64")
-PINNED = ("--fix", "pp=2,mbs=1,recompute=none")
-"""Few configurations are left to search through."""
+PINNED = ("--fix", "pp=2,dp=2,mbs=1,recompute=none")
+"""Few configurations are left to search through, and copies that share the batch."""
 PLAN = "plan.json"
 
 COUNTS = ("0", "-1", "1.5", "x", "", "nan", "1e3", "1_0", "0x10", "9" * 5000, "²", "٣")

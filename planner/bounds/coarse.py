@@ -139,19 +139,30 @@ class CoarseBounds:
         """Least step time of any plan, whatever axes do in operators, with so many stages and micro-batches: kernels
         alone, and what they keep, as on one rank, shared out evenly over all ranks of a stage. Infinite where that
         cannot fit."""
-        ranks = config.tp * config.cp * config.dp
+        ranks, sequences = config.tp * config.cp * config.dp, config.mbs * config.dp
         whole = replace(config, tp=1, cp=1, ep=1, etp=0, dp=ranks)
-        sums, share = self.sums(Anchor(1, 1, config.recompute, config.mbs * config.dp)), CAUTION / ranks
+        sums, share = self.sums(Anchor(1, 1, config.recompute, sequences)), CAUTION / ranks
         fullest = self.fullest(whole, share * sums.used)
         if fullest is None:
             return inf
-        phases = np.maximum(share * (sums.device + sums.attention), sums.launches)
-        longest = self.longest_s(whole, np.vstack([phases, np.zeros(phases.shape[1])]))
+        kernels = share * (sums.device + self.attention_s(config.recompute, sequences))
+        hosts = np.where(self.common.routed, 0.0, sums.launches)  # fewer experts on a rank are fewer kernels
+        nobody = np.zeros(kernels.shape[1])
+        longest = np.maximum(*(self.longest_s(whole, np.vstack([one, nobody])) for one in (kernels, hosts)))
         fits = self.common.with_runtime(fullest[1]) <= self.common.capacity
         if not fits.any():
             return inf
         updates = CAUTION * float(sums.update @ self.common.counts) / self.space.ranks
         return (float(longest[fits].min()) + updates) * self.common.straggling
+
+    def attention_s(self, recompute: str, sequences: int) -> Vector:
+        """Least seconds of attention on one rank, by phase and body, in whatever pieces: those of a causal sequence are
+        other kernels than the whole."""
+        found = self.sums(Anchor(1, 1, recompute, sequences)).attention
+        for cp, context in self.space.contexts():
+            pieces = self.sums(Anchor(1, 1, recompute, sequences, cp, context)).attention
+            found = np.where(pieces > 0, np.minimum(found, cp * pieces), found)
+        return found
 
     def inside(self, base: Config, sequences: int) -> Anchor:
         """The anchor with the ranks of one copy, which covers the part of an expert group that lies within them."""

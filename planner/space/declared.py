@@ -208,6 +208,11 @@ class Space:
         sizes = [n for n in divisors(self.ranks // tp) if n <= most and self.seq % (2 * n) == 0] if most > 1 else [1]
         return [int(n) for n in self.constraints.among("cp", sizes) if self.ranks // tp % int(n) == 0]
 
+    def contexts(self) -> Iterator[tuple[int, str]]:
+        """Degrees of context parallelism above one, with ways to exchange what attention reads."""
+        for cp in self._context_sizes(1):
+            yield from ((cp, str(context)) for context in self._contexts(cp) if cp > 1)
+
     def _contexts(self, cp: int) -> list[Value]:
         if cp == 1:
             return [CONTEXT[0]]

@@ -102,7 +102,7 @@ def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Pat
     case = Case(str(path), cluster, seq=64, batch=8)  # type: ignore[arg-type]
     search, random, checked = searched(case), Random(3), 0
     bench = Bench(search)
-    for one in random.sample(arrangements(search), 12):
+    for one in random.sample(arrangements(search), 8):
         found = named(one.config, bench)
         if found is None or one.bound_s == inf:
             continue
@@ -111,12 +111,12 @@ def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Pat
         joint = own.joint(hides=True, data=True) if own.open else None
         if joint is None:
             continue
-        for _ in range(8):
+        for _ in range(5):
             made = own.planned(start, joint, drawn(joint, random))
             if made is not None:
                 checked += 1
                 assert one.bound_s <= made.step_s
-    assert checked >= 20
+    assert checked >= 10
 
 
 def test_tables_are_cut_over_all_ranks() -> None:
@@ -124,7 +124,7 @@ def test_tables_are_cut_over_all_ranks() -> None:
     a pin (seed 1 of `benchmarks.pins_never_win`)."""
     model = f"{ROOT / 'benchmarks' / 'unusual' / 'tables.py'}:build"
     words = (model, "--cluster", "8x8xH100", "--global-batch", "65536", "--seq", "1")
-    words += ("--fix", "pp=1,recompute=none,microbatches=1")
+    words += ("--fix", "pp=1,dp=64,recompute=none,microbatches=1")
     solved = solve(*question(*words))
     assert solved.best is not None
     assert solved.search.best is not None
