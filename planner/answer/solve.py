@@ -159,7 +159,7 @@ class Solved:
     def operators_s(self) -> float:
         """What no plan takes less than, whatever axes do in its operators on the meshes that are declared; 0 where
         nothing is known."""
-        return min(self.search.arranged_s.values(), default=0.0) if self.complete else 0.0
+        return self.search.operators_s if self.complete and self.objective == "time" else 0.0
 
     @property
     def global_batch(self) -> int:
@@ -290,7 +290,7 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
         if search.best is not None:
             search.baselines |= usual  # a person would use the whole cluster, where that can be
             better, notes = finished(search, solved.asked, solved.stop)
-            search.arranged_s = solved.search.arranged_s  # of all ranks, of which these are some
+            search.operators_s = solved.search.operators_s  # of all ranks, of which these are some
             solved = replace(
                 solved,
                 ask=own,

@@ -121,8 +121,9 @@ class Search:
         """Per family and recomputation, sequences of a micro-batch with which no shape fits; nor does any with more."""
         self.quickest: dict[tuple[object, ...], float] = {}
         """Per family and sequences, the least time of any shape that computes nothing again."""
-        self.arranged_s: dict[Config, float] = {}
-        """What no plan of operators takes less than, by arrangement (`planner.refine.operators.arrangements`)."""
+        self.operators_s = 0.0
+        """What no plan of operators takes less than (`planner.refine.operators.arrangements`); 0 where nothing is
+        known."""
         self.common = Common(setting, prices, setting.folds.at(LEAST_BATCH))
         self.coarse = CoarseBounds(self.common, space)
 

@@ -76,7 +76,7 @@ class Told:
     settled: int = 0
     improved: list[str] = field(default_factory=list)
     hopeless: bool = False
-    arranged_s: dict[Config, float] = field(default_factory=dict)
+    operators_s: float = 0.0
     setting: Any = None
     space: Any = field(default_factory=lambda: SimpleNamespace(global_batch=64))
 

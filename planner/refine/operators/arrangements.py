@@ -78,7 +78,7 @@ class Arranged:
     def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
         best, idle, tried = plan, 0, 0
         every = arrangements(bench.search)
-        bench.search.arranged_s.update({one.config: one.bound_s for one in every})
+        bench.search.operators_s = min((one.bound_s for one in every), default=0.0)
         for one in every:
             promises = one.bound_s < best.step_s * (1 - LEAST_GAIN)
             if not promises or tried >= self.most or idle >= PATIENCE or bench.stop():
@@ -99,42 +99,34 @@ class Arranged:
 
 
 def solved(one: Arrangement, bench: Bench, below_s: float) -> Iterator[Candidate]:
-    """Plans of an arrangement, priced; none where block problems say that nothing is faster than `below_s`. What they
-    say at least goes to the search."""
+    """Plans of an arrangement, priced; none where block problems say that nothing is faster than `below_s`."""
     made = named(one.config, bench)
     if made is None:
         return
     config, start = made
-    work, least_s = Work(bench, bench.setting.fold(config), start, inf, {}), inf
+    work = Work(bench, bench.setting.fold(config), start, inf, {})
     axes = tuple(use.name for use in uses(config.degrees()) if use.stores and use.holds_copies(expert=False))
     for stored in _stored(bench, config):
         ran = bench.setting.ran(stored)
         work.storing(ran.zero, axes, regather=ran.regather)
         for free, data in dict.fromkeys(((True, True), free_of(bench))):
             # Constraints judge whatever is found; as they often mean the plans of names, those come after.
-            plans, bound_s = _both(work, start, below_s, free=free, data=data)
-            least_s = min(least_s, bound_s)
+            plans = _both(work, start, below_s, free=free, data=data)
             yield from (replace(plan, config=stored, origin=stored) for plan in plans)
             if plans:
                 break
-    if least_s < inf:
-        bench.search.arranged_s[one.config] = max(one.bound_s, least_s)
 
 
-def _both(work: Work, start: Candidate, below_s: float, *, free: bool, data: bool) -> tuple[list[Candidate], float]:
-    """The best plans where everything hides that can, and where nothing does, within memory; and what the first of
-    these problems says at least, 0 where it says nothing."""
-    found, count, groups = list[Candidate](), start.named.microbatches, start.named.pp
-    least_s = 0.0
+def _both(work: Work, start: Candidate, below_s: float, *, free: bool, data: bool) -> list[Candidate]:
+    """The best plans where everything hides that can, and where nothing does, within memory."""
+    found, each = list[Candidate](), start.named.microbatches / start.named.pp
     for hides in (True, False):
         joint = work.joint(hides=hides, data=data, free=free)
         answer = work.answer(joint) if joint else None
         if joint is None or answer is None or answer.objective is None:
             break
-        if hides:
-            least_s = answer.objective * count / groups
-            if least_s >= below_s:
-                break
+        if hides and answer.objective * each >= below_s:
+            break
         plan = work.planned(start, joint, answer)
         if plan is not None and plan.worth.lacks_bytes and plan.step_s < below_s:
             answer = work.leaner_answer(joint, plan)
@@ -144,7 +136,7 @@ def _both(work: Work, start: Candidate, below_s: float, *, free: bool, data: boo
         found.append(plan)
         if plan.step_s > NEAR * below_s:
             break
-    return found, least_s
+    return found
 
 
 def named(sized: Config, bench: Bench) -> tuple[Config, Candidate] | None:
