@@ -2,7 +2,7 @@
 
 What is read once, in the next lines, stands where it is read, as long as the line stays short. A value is called after
 the module or the operator that makes it; a name is free again when nothing reads its value any more, so that what a
-function no longer needs is let go.
+function no longer needs is let go. Where that is not enough, a statement lets go of it (`lifetimes`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from meshwright.backends.printing.items import Item, plain
+from meshwright.backends.printing.lifetimes import as_one, let_go
 from meshwright.backends.printing.regions import Region
 from meshwright.ir.quoting import identifier
 
@@ -39,24 +40,43 @@ class Function:
 
 Called = Callable[[str, Sequence[str]], str]
 """How a region is called: its path, relative to the region that calls it, and its arguments."""
+LetGo = Callable[[Sequence[str]], str]
+"""How variables let go of what they hold; empty where values go by themselves."""
 
 
 def functions_of(
-    region: Region, called: Called, reserved: Collection[str], given: Mapping[str, str] | None = None
+    region: Region,
+    called: Called,
+    lets_go: LetGo,
+    reserved: Collection[str],
+    given: Mapping[str, str] | None = None,
+    *,
+    beside: int,
 ) -> Function:
-    """A region as a function. `given` are names that its arguments may get."""
-    inner = tuple(functions_of(one, called, reserved) for one in region.members if isinstance(one, Region))
+    """A region as a function. `given` are names that its arguments may get, `beside` bytes that are kept for the
+    backward pass while it runs, by other calls."""
+    inner = tuple(
+        functions_of(one, called, lets_go, reserved, beside=beside) for one in region.members if isinstance(one, Region)
+    )
     items = _inlined(
         [one if isinstance(one, Item) else _call(one, region.path, called) for one in region.members], region.gives
     )
-    return _Naming(region, items, frozenset(reserved), dict(given or {})).function(inner)
+    return _Naming(region, items, frozenset(reserved), dict(given or {})).function(inner, lets_go, beside)
 
 
 def _call(region: Region, outer: str, called: Called) -> Item:
     inside = region.path[len(outer) + 1 :] if outer else region.path
     text = called(inside, [f"%{number}" for number in range(len(region.reads))])
     stem = region.path.rpartition(".")[2]
-    return Item(made=region.gives, text=text, reads=region.reads, stem=stem, alone=len(region.gives) != 1)
+    memory = as_one(_items(region), region.gives)
+    return Item(
+        made=region.gives, text=text, reads=region.reads, stem=stem, alone=len(region.gives) != 1, memory=memory
+    )
+
+
+def _items(region: Region) -> Iterator[Item]:
+    for one in region.members:
+        yield from (one,) if isinstance(one, Item) else _items(one)
 
 
 def _inlined(items: Sequence[Item], outputs: Sequence[str]) -> list[Item]:
@@ -84,6 +104,7 @@ def _put(item: Item, pending: dict[str, Item], stems: Mapping[str, str]) -> tupl
     reads: list[str] = []
     texts: list[str] = []
     early: list[Item] = []
+    inside: list[Item] = []
     room = WIDTH - _length(item, stems) - sum(len(stems.get(name, plain(name))) + 2 for name in item.made)
     for slot, name in enumerate(item.reads):
         inner = pending.pop(name, None)
@@ -94,11 +115,12 @@ def _put(item: Item, pending: dict[str, Item], stems: Mapping[str, str]) -> tupl
             texts.append(f"%{_number(reads, name)}")
             continue
         room -= _length(inner, stems)
+        inside.append(inner)
         text = _renumbered(inner, reads)
         alone = re.search(rf"(^|[(,=\[] ?)%{slot}($|[),\]])", item.text)
         texts.append(text if alone or not loose(text) else f"({text})")
     text = READ.sub(lambda found: texts[int(found[1])], item.text)
-    return replace(item, text=text, reads=tuple(reads)), early
+    return replace(item, text=text, reads=tuple(reads), inside=tuple(inside)), early
 
 
 def _length(item: Item, stems: Mapping[str, str]) -> int:
@@ -133,15 +155,23 @@ def _read_later(item: Item) -> Iterator[str]:
     yield from (item.reads[int(slot)] for slot in READ.findall(item.text.partition("lambda ")[2]))
 
 
+def _read_inside(item: Item) -> Iterator[str]:
+    """Names that functions of an item read, whenever these run: their variables must stay bound."""
+    yield from (item.reads[int(slot)] for slot in READ.findall(item.text.partition("lambda")[2]))
+
+
 class _Naming:
     """The naming of local names as variables."""
 
     def __init__(self, region: Region, items: Sequence[Item], reserved: frozenset[str], given: dict[str, str]) -> None:
         self.region, self.items, self.reserved = region, items, reserved
         self.last = {name: number for number, item in enumerate(items) for name in item.reads}
+        self.last |= {name: number for number, item in enumerate(items) for name in item.made if name not in self.last}
         self.last |= dict.fromkeys((*region.gives, *chain.from_iterable(map(_read_later, items))), len(items))
         self.called: dict[str, str] = {}
         self.holds: dict[str, str] = {}
+        self.again: dict[str, int] = {}
+        """The item that binds a name's variable anew."""
         for name, variable in given.items():
             if name in region.reads:
                 self.bind(name, variable, -1)
@@ -155,22 +185,29 @@ class _Naming:
         while variable in self.reserved or self.busy(variable, now):
             number += 1
             variable = f"{identifier(stem)}_{number}"
+        if variable in self.holds:
+            self.again[self.holds[variable]] = now
         self.called[name], self.holds[variable] = variable, name
+        self.again[name] = len(self.items)
         return variable
 
     def busy(self, variable: str, now: int) -> bool:
         held = self.holds.get(variable)
         return held is not None and self.last.get(held, -1) > now
 
-    def function(self, inner: tuple[Function, ...]) -> Function:
+    def function(self, inner: tuple[Function, ...], lets_go: LetGo, beside: int) -> Function:
         lines: list[str] = []
         arguments = tuple(self.called[name] for name in self.region.reads)
+        made = [[self.bind(*one, number) for one in item.called()] for number, item in enumerate(self.items)]
+        inside = dict.fromkeys(chain.from_iterable(map(_read_inside, self.items)), len(self.items))
+        gone = let_go(self.items, self.last | inside, self.again | inside, beside)
         for number, item in enumerate(self.items):
             text = self.text(item)
             if item.says:
                 lines.append(f"# {item.says}")
-            made = [self.bind(name, stem, number) for name, stem in item.called()]
-            lines.append(f"{', '.join(made)} = {text}" if made else text)
+            lines.append(f"{', '.join(made[number])} = {text}" if made[number] else text)
+            if number in gone and (said := lets_go([self.called[name] for name in gone[number]])):
+                lines.append(said)
         returns = tuple(self.called[name] for name in self.region.gives)
         return Function(self.region.path, arguments, tuple(lines), returns, inner)
 

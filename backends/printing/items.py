@@ -27,6 +27,7 @@ from meshwright.backends.printing.rows import (
 )
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.graph import Attr, Op, Param, Type
+from meshwright.ir.program.program import Kernels
 from meshwright.ir.program.routes import Routed, Way
 from meshwright.ir.sharding.adjoint import Split
 from meshwright.ir.sharding.layouts import Layout, Uneven
@@ -98,6 +99,28 @@ class Dialect(Protocol):
     def detached(self, text: str) -> str:
         """A value as an operator without gradients reads it."""
 
+    def let_go(self, names: Sequence[str]) -> str:
+        """A statement after which variables hold nothing; empty where values go without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory of what one expression makes on a rank, and keeps.
+
+    - `lies`: for local names that it makes, in whose memory they lie: their own, or that of a name that is viewed. Of
+      names that are not here nothing is known.
+    - `nbytes`: of those that lie in their own.
+    """
+
+    lies: Mapping[str, str] = field(default_factory=dict)
+    nbytes: Mapping[str, int] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+    """The names that its derivative reads."""
+    beside: int = 0
+    """Bytes that its derivative reads beside these."""
+    graded: int = 0
+    """Bytes of the gradients that its derivative reads and makes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
@@ -121,6 +144,9 @@ class Item:
     """Whether it must stand in the function of the body, and in none of a module in it."""
     param: str = ""
     """The value of the graph that is a parameter, where it reads one; its text is that of the function it stands in."""
+    memory: Memory = Memory()
+    inside: tuple[Item, ...] = ()
+    """The expressions that are written into it."""
 
     def called(self) -> Iterator[tuple[str, str]]:
         """The local names that an item makes, each with a proposed variable name."""
@@ -137,6 +163,7 @@ class _Items:
     entries: frozenset[str]
     names: Mapping[str, str]
     rows: Mapping[str, str]
+    kernels: Kernels
     found: list[Item] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
     trips: dict[tuple[str, Lead], Trips] = field(default_factory=dict)
@@ -200,9 +227,26 @@ class _Items:
             text, says = self.dialect.move(ways[0], local, trained=trained)
         else:
             text, says = self.dialect.moves(ways, local)
-        reads, stem = (name, *trips), self.stem(value)
         self.known.update(made)
-        self.found.append(Item(made=tuple(made), text=text, reads=reads, says=says, stem=stem, alone=True, moves=True))
+        self.found.append(
+            Item(
+                made=tuple(made),
+                text=text,
+                reads=(name, *trips),
+                says=says,
+                stem=self.stem(value),
+                alone=True,
+                moves=True,
+                memory=self.moved(value, name, dict(zip(made, ways, strict=True))),
+            )
+        )
+
+    def moved(self, value: str, name: str, made: Mapping[str, Way]) -> Memory:
+        """The memory of a value in other placements; where its gradient alone moves, it stays where it lies."""
+        return Memory(
+            lies={there: there if way.there else name for there, way in made.items()},
+            nbytes={there: self.type_of(value, way.state.value).nbytes for there, way in made.items() if way.there},
+        )
 
     def of_rows(self, own: str, ways: Sequence[Way]) -> tuple[list[Way], tuple[str, ...]]:
         """Moves of rows of experts, of what was dispatched, and the local names of the trips that they take: each is
@@ -285,10 +329,29 @@ class _Items:
                 stems=("rows", "ends", "places") if len(made) > len(op.results) else (),
                 alone=len(made) > 1 or op.kind in ("dropout", "constant"),
                 outer=op.kind == "constant",
+                memory=self.memory(op, reads),
             )
         )
         for value in op.results:
             self.to_hub(value)
+
+    def memory(self, op: Op, reads: Sequence[str]) -> Memory:
+        """The memory of an operator's results and its derivative, as these kernels run it."""
+        base = None if op.alias is None else reads[op.alias]
+        there = zip(op.results, self.routed.made(op.name), strict=True)
+        sizes = {value: self.type_of(value, state.value).nbytes for value, state in there}
+        trained = not self.routed.graph.differentiable.isdisjoint(op.results) and not op.no_grad
+        saves, made = self.routed.derivative(op.name, self.kernels) if trained else ((), ())
+        given = zip(op.operands, self.routed.wanted[op.name], strict=True)
+        grads = [self.type_of(value, state.grad).nbytes for value, state in given]
+        sides = {"operand": reads, "result": op.results}
+        return Memory(
+            lies={value: value if base is None else base for value in op.results},
+            nbytes=sizes if base is None else {},
+            kept=tuple(sides[save.what][save.index] for save in saves if save.what in sides),
+            beside=sum(self.routed.extra_bytes(op.name, save) for save in saves if save.what not in sides),
+            graded=sum(sizes.values()) * bool(made) + sum(grads[slot] for slot in made),
+        )
 
     def operator(self, op: Op) -> str:
         """The expression of an operator for all ranks: where they have unequal parts of the batch, each has its own
@@ -352,11 +415,11 @@ class _Items:
 
 
 def items_of(
-    routed: Routed, dialect: Dialect, entries: frozenset[str], names: Mapping[str, str]
+    routed: Routed, dialect: Dialect, entries: frozenset[str], names: Mapping[str, str], kernels: Kernels
 ) -> tuple[tuple[Item, ...], tuple[str, ...]]:
     """The items of a body, and the local names of its outputs. `entries` are its inputs that come from the batch;
-    `names` are the variables of the model's own code."""
-    walk = _Items(routed, dialect, entries, names, rows_of(routed.graph))
+    `names` are the variables of the model's own code, `kernels` those that run it."""
+    walk = _Items(routed, dialect, entries, names, rows_of(routed.graph), kernels)
     walk.walk()
     outputs = walk.outputs()
     return tuple(walk.found), outputs

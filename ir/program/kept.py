@@ -171,11 +171,15 @@ def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iter
     in_ring = isinstance(statement, Ring)
     for number, save in enumerate(saves_of(statement.signature, statement.wanted, kernels, in_ring=in_ring)):
         if save.what == "extra":
-            elements = prod(sizes[factor] for dim in save.dims for factor in dim)
-            yield Need(f"{statement.op}!{number}", statement.op, int(elements * ITEMSIZE[save.dtype]))
+            yield Need(f"{statement.op}!{number}", statement.op, extra_bytes(save, sizes))
         else:
             side = statement.operands if save.what == "operand" else statement.outputs
             yield Need(side[save.index], statement.op)
+
+
+def extra_bytes(save: Save, sizes: Sizes) -> int:
+    """Bytes of a tensor that is saved and is no value of the graph."""
+    return int(prod(sizes[factor] for dim in save.dims for factor in dim) * ITEMSIZE[save.dtype])
 
 
 @lru_cache(maxsize=65536)

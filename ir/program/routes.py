@@ -17,7 +17,10 @@ from dataclasses import dataclass
 
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.graph.graph import Graph, Type
+from meshwright.ir.program.kept import extra_bytes, saves_of
+from meshwright.ir.program.program import Kernels, Ring
 from meshwright.ir.program.spread import Body
+from meshwright.ir.rules.base import Engine, Law, Save
 from meshwright.ir.sharding import reshard
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement, State
@@ -76,6 +79,20 @@ class Routed:
     def made(self, op: str) -> tuple[State, ...]:
         """The states in which an operator makes its results."""
         return self.body.applied[op].results
+
+    def derivative(self, op: str, kernels: Kernels) -> tuple[tuple[Save, ...], tuple[int, ...]]:
+        """The tensors that kernels save for an operator's derivative, and the operands of which that makes gradients
+        that take memory of their own."""
+        facts, ring = self.facts[op], isinstance(self.body.ran[op], Ring)
+        if not facts.wanted:
+            return (), ()
+        handed = facts.rule.elementwise or facts.rule.engine is Engine.VIEW
+        made = (slot for slot in facts.wanted if not (handed and facts.rule.laws[slot] is Law.ADDITIVE))
+        return saves_of(facts.signature, facts.wanted, kernels, in_ring=ring), tuple(made)
+
+    def extra_bytes(self, op: str, save: Save) -> int:
+        """Bytes of one of these that is no operand and no result, on one rank."""
+        return extra_bytes(save, dict(self.body.applied[op].sizes))
 
     def local(self, value: str, placement: Placement, rank: int = 0) -> Type:
         """The shard of a value on a rank."""

@@ -27,6 +27,7 @@ from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionPrinted, IllegalStrategy, IndivisibleExtent, SectionsMismatch
 from meshwright.ir.graph.graph import Type
 from meshwright.ir.interp.bodies import LocalCall, factor_spans, shard
+from meshwright.ir.program.program import Kernels
 from meshwright.ir.program.routes import Routed, routed
 from meshwright.ir.rules import Signature, infer, kinds
 from meshwright.ir.sharding.adjoint import Split, Strategy, apply, choices
@@ -77,7 +78,7 @@ def library() -> dict[str, Any]:
 def printed_of(way: Routed) -> str:
     """The expression of a body of one operator."""
     dialect = Torch((), (), joined, {}, "cpu", {axis.name: axis.size for axis in way.mesh.axes})
-    items, _ = items_of(way, dialect, frozenset(), {})
+    items, _ = items_of(way, dialect, frozenset(), {}, Kernels())
     (item,) = (one for one in items if not one.moves)
     for slot in range(len(item.reads)):
         assert item.reads[slot] == f"x{slot}"
@@ -163,7 +164,7 @@ def test_ranks_with_unequal_parts_run_one_text() -> None:
     plan = BodyPlan("op", "op", (("y0", strategy),), (("x0", states[0]),))
     way = routed(single(signature), plan, mesh, MOVES)
     with pytest.raises(EmissionPrinted, match="unequal parts of the batch run it in different ways"):
-        items_of(way, Spelled((), (), joined, {}, "cpu", {"a": 2}), frozenset(), {})
+        items_of(way, Spelled((), (), joined, {}, "cpu", {"a": 2}), frozenset(), {}, Kernels())
 
 
 def test_every_kind_is_written() -> None:

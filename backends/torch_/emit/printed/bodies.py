@@ -248,12 +248,15 @@ def printed_of(
             ring=kernel,
             terms=terms_of(subject, piece.plan.body),
             float8=_products(piece) if precision.float8 else frozenset(),
+            compiled=subject.compiled,
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
         name = free(f"{identifier(snake(piece.plan.body))}_forward", taken)
         entries = frozenset(_entries(piece))
         called = {op.results[0]: made[str(op.attr("law"))][1].called for op in way.graph.ops if op.kind == "constant"}
-        items, outputs = items_of(way, dialect, entries, called | names_of(way.graph, subject.calls.file))
+        items, outputs = items_of(
+            way, dialect, entries, called | names_of(way.graph, subject.calls.file), subject.program.kernels
+        )
 
         def read(value: str, path: str, way: Routed = way, dialect: Torch = dialect, piece: Piece = piece) -> str:
             param = way.graph.param[value]
@@ -269,7 +272,7 @@ def printed_of(
             region = regions_of(items, inputs, outputs, inside.get(piece.plan.body, ()), read)
         except NoRegion as reason:
             raise EmissionPrinted(place=f"plan {piece.plan.name}", cause=str(reason)) from None
-        function = functions_of(region, call_of, taken, arguments)
+        function = functions_of(region, call_of, dialect.let_go, taken, arguments, beside=_kept_beside(subject, piece))
         if any((one.path or piece.repeated) and axes_in(one.lines, (TERMS,)) for one in function.all()):
             raise EmissionPrinted(place="the loss", cause="a module takes a term that weighs in its own way")
         bodies[piece.plan.body] = PrintedBody(
@@ -316,6 +319,16 @@ def _reached(items: Sequence[Item], outputs: Sequence[str], wanted: tuple[int, .
         if needed.intersection(item.made):
             needed.update(item.reads)
     return needed
+
+
+def _kept_beside(subject: Subject, piece: Piece) -> int:
+    """Bytes that other calls of a stage keep for the backward pass, at least, beside one of a piece."""
+    bodies = {body.name: body for body in subject.program.bodies}
+    kept = {name: sum(one.nbytes for one in body.kept if not one.host) for name, body in bodies.items()}
+    stages = [stage for at, stage in enumerate(subject.program.stages) if at in (subject.only or (at,))]
+    each = [[name for _, name in stage.calls()] for stage in stages]
+    own = [(names, one) for names in each for one in names if bodies[one].body == piece.plan.body]
+    return min((sum(kept[name] for name in names) - kept[one] for names, one in own), default=0)
 
 
 def _products(piece: Piece) -> frozenset[str]:

@@ -78,6 +78,9 @@ class Torch:
     float8: frozenset[str] = frozenset()
     """The operators that multiply in float8, by name, if kernels take what a rank has of the weight."""
 
+    compiled: bool = False
+    """Whether torch compiles blocks, and so lets go of what they no longer need by itself."""
+
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
             return self.constant(call)
@@ -234,6 +237,9 @@ class Torch:
 
     def detached(self, text: str) -> str:
         return f"{text}.detach()"
+
+    def let_go(self, names: Sequence[str]) -> str:
+        return "" if self.compiled else f"del {', '.join(names)}"
 
 
 def path_of(holder: str, path: str) -> str:
