@@ -21,7 +21,7 @@ from functools import lru_cache
 from meshwright.ir.decisions.decisions import BodyPlan, Storage
 from meshwright.ir.errors import StorageConflict
 from meshwright.ir.graph.graph import Graph, Param
-from meshwright.ir.program.kept import Passes, kept
+from meshwright.ir.program.kept import Passes, kept, saves_of
 from meshwright.ir.program.program import (
     BodyProgram,
     Compute,
@@ -39,6 +39,7 @@ from meshwright.ir.same import Same
 from meshwright.ir.sharding import reshard as moves
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.sharding.rewrite import facts_of
 from meshwright.ir.target.workload import Stack
 
 
@@ -219,8 +220,18 @@ class _Again:
         lets_go = isinstance(statement, Compute) and self.aliased(statement) in self.let_go
         if lets_go:
             self.let_go.update(results_of(statement))
-        if lets_go or not self.chosen.isdisjoint(results_of(statement)):
+        if lets_go or not self.chosen.isdisjoint(results_of(statement)) or self.taken_along(statement):
             self.again.update(results_of(statement))
+
+    def taken_along(self, statement: Statement) -> bool:
+        """Whether attention runs again since what it attends to does: in eager execution the policy of a checkpoint
+        knows it by its kernel, and one that is written out has none."""
+        if not isinstance(statement, Compute) or statement.signature.kind != "attention":
+            return False
+        within = self.again.issuperset(statement.operands[:3]) and self.lowering.style == "eager"
+        wanted = facts_of(self.spread.graph)[statement.op].wanted
+        saves = saves_of(statement.signature, wanted, self.lowering.kernels, in_ring=False) if within and wanted else ()
+        return bool(saves) and all(save.what != "result" for save in saves)
 
     def aliased(self, statement: Compute) -> str | None:
         """The operand whose storage the results share."""

@@ -13,7 +13,7 @@ from meshwright.ir.decisions.decisions import BodyPlan, Storage
 from meshwright.ir.errors import StorageConflict
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.program.lower_body import Lowering, lower_body
-from meshwright.ir.program.program import BodyProgram
+from meshwright.ir.program.program import BodyProgram, results_of
 from meshwright.ir.sharding.adjoint import Strategy
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement, State
@@ -339,3 +339,35 @@ def test_a_body_that_ends_in_a_loss_multiplies_as_it_was_traced(losses: int, cop
     plan = BodyPlan("body", "body", tuple((op.name, Strategy()) for op in made.ops), ends, ())
     body = lower_body(made, plan, Mesh.parse("dp=2"), Lowering(style="fused", copied="mxfp8"))
     assert body.kernels.copied == copied
+
+
+def attends(*, trained: bool) -> Graph:
+    """Attention of one head with a bias of the scores."""
+    g = Builder()
+    x = g.input((2, 1, 4, 8), requires_grad=True)
+    q, k, v = (g.op("relu", x, name=name) for name in "qkv")
+    bias = g.param("bias", (1, 1, 4, 4), requires_grad=trained)
+    g.output(g.op("relu", g.op("attention", q, k, v, bias, name="attention"), name="y"))
+    return g.graph()
+
+
+@pytest.mark.parametrize(
+    ("trained", "again", "lowering", "runs"),
+    [
+        (True, ("q", "k", "v"), {"device": "cpu"}, True),
+        (True, ("q", "k"), {"device": "cpu"}, False),
+        (False, ("q", "k", "v"), {"device": "cpu"}, False),
+        (True, ("q", "k", "v"), {"device": "cuda"}, False),
+        (True, ("q", "k", "v"), {"device": "cpu", "style": "compiled"}, False),
+    ],
+    ids=["written out", "not all that it reads", "fused", "fused on GPUs", "compiled"],
+)
+def test_attention_that_is_written_out_runs_again_with_what_it_reads(
+    trained: bool, again: tuple[str, ...], lowering: dict[str, str], runs: bool
+) -> None:
+    """A policy keeps what kernels of attention make, and there is none of these."""
+    body = lower_body(
+        attends(trained=trained), BodyPlan("body", "body", recompute=again), Mesh.parse(""), Lowering(**lowering)
+    )
+    assert ("attention" in {name for one in body.backward for name in results_of(one)}) is runs
+    assert any(one.name.startswith("attention!") for one in body.kept) is not runs
