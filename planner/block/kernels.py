@@ -5,26 +5,30 @@ body program. Nothing moves in it, so what it takes depends on the sizes of its 
 axis cut them: options of equal sizes are one *class*, priced once. Rings and operators that are rewritten under a split
 (`ir.sharding.rewrite`) do communicate; there the option itself is the class.
 
-What is computed again in the backward pass takes what it takes forward.
+What is computed again in the backward pass takes what it takes forward. Groups that are equal but for the names of
+their values (`Form`) take the same, in whatever body they are: each is priced once for all bodies on the same terms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.ledger.ledger import base_precision, ledger
+from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions.decisions import BodyPlan
-from meshwright.ir.graph.graph import Graph, Input, Op
-from meshwright.ir.program.lower_body import lower_body
-from meshwright.ir.program.program import BodyProgram
+from meshwright.ir.graph.graph import Graph, Input, Op, Param, Type
+from meshwright.ir.program.lower_body import Lowering, lower_body
+from meshwright.ir.program.spread import IDLE_STRATEGY
+from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
 from meshwright.ir.sharding.rewrite import facts_of
+from meshwright.ir.target.workload import Workload
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
 from meshwright.planner.block.strategies import Indices, Options
@@ -48,6 +52,111 @@ class Times:
         return self.forward_s + self.recompute_s + self.inputs_s + self.weights_s
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Some operators as a graph whose values have numbers for names, in the order in which they are defined, and
+    whatever else their prices depend on but for an option."""
+
+    types: tuple[Type, ...]
+    inputs: tuple[Input, ...]
+    params: tuple[Param, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[str, ...]
+    chosen: tuple[str, ...]
+    """What of it is not kept."""
+    ends: bool
+    """Whether it is of a body that ends in a scalar: a model's last."""
+
+    @staticmethod
+    def of(small: Graph, chosen: frozenset[str], *, ends: bool) -> tuple[Form, tuple[str, ...]]:
+        """The form of a graph, and the values that its names stand for."""
+        values = [item.value for item in small.inputs] + [param.value for param in small.params]
+        values += [value for op in small.ops for value in op.results]
+        numbers = {value: str(number) for number, value in enumerate(values)}
+
+        def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(numbers[name] for name in names)
+
+        params = (replace(param, value=numbers[param.value], paths=(numbers[param.value],)) for param in small.params)
+        form = Form(
+            types=tuple(small.types[value] for value in values),
+            inputs=tuple(replace(item, value=numbers[item.value]) for item in small.inputs),
+            params=tuple(params),
+            ops=tuple(
+                replace(op, operands=renamed(op.operands), results=renamed(op.results), module="", source="")
+                for op in small.ops
+            ),
+            outputs=renamed(small.outputs),
+            chosen=tuple(number for value, number in numbers.items() if value in chosen and value in small.producer),
+            ends=ends,
+        )
+        return form, tuple(values)
+
+    def graph(self) -> Graph:
+        types = {str(number): type_ for number, type_ in enumerate(self.types)}
+        return Graph(types, self.inputs, self.params, self.ops, self.outputs)
+
+
+Named = tuple[Form, tuple[str, ...]]
+"""A form, and the values that its names stand for."""
+
+_graph = lru_cache(maxsize=8192)(Form.graph)
+"""One graph per form, so that what is known of it is found again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Exposed seconds of one form under one option, by phase, and what it keeps for the backward pass."""
+
+    forward_s: float
+    forward_again_s: float
+    """Where the backward pass runs it once more."""
+    inputs_s: float
+    weights_s: float
+    kept_bytes: float
+    keeps: frozenset[str]
+
+
+@lru_cache(maxsize=1 << 16)
+def _priced(
+    form: Form,
+    strategies: tuple[Strategy, ...],
+    states: tuple[State | None, ...],
+    mesh: Mesh,
+    prices: Same[Prices],
+    ranks: tuple[int, ...],
+    workload: Workload,
+    lowering: Lowering,
+    exposure: Exposure,
+) -> Priced:
+    """The price of a form whose operators have these strategies, and its inputs these states."""
+    small = _graph(form)
+    named = zip(small.inputs, states, strict=True)
+    plan = BodyPlan(
+        "group",
+        "group",
+        tuple((op.name, strategy) for op, strategy in zip(small.ops, strategies, strict=True)),
+        tuple((item.value, state) for item, state in named if state is not None),
+        recompute=form.chosen,
+    )
+    body = lower_body(small, plan, mesh, lowering)
+    if form.ends:
+        workload = replace(workload, precision=base_precision(workload))
+    book = ledger(body, workload, accumulates=False)
+    costs = {
+        name: prices.of.phase(book.phases[name], ranks, mesh, workload) for name in ("forward", "inputs", "weights")
+    }
+    outside = {item.value for item in small.inputs}
+    return Priced(
+        forward_s=exposure.seconds(costs["forward"]),
+        forward_again_s=exposure.seconds(costs["forward"], backward=True),
+        inputs_s=exposure.seconds(costs["inputs"], backward=True),
+        weights_s=exposure.seconds(costs["weights"], backward=True),
+        kept_bytes=sum(kept.nbytes for kept in body.kept if kept.name not in outside),
+        keeps=frozenset(kept.name for kept in body.kept),
+    )
+
+
 @dataclass(slots=True)
 class Kernels:
     """Prices groups of one body; equal groups of equal sizes are priced once."""
@@ -63,10 +172,10 @@ class Kernels:
     def times(self, options: Options) -> list[Times]:
         """The times of a group under every option."""
         classes, first = self.classes(options)
-        small, forward_only = self.subgraph(options.group.makes, options.group.ops), None
+        small, forward_only = self.form(options.group.makes, options.group.ops), None
         redone = tuple(op for op in options.group.ops if op.name in self.again)
         if redone and len(redone) < len(options.group.ops):
-            forward_only = self.subgraph(options.group.makes, redone)
+            forward_only = self.form(options.group.makes, redone)
         made = [self.priced(options, option, small, bool(redone), forward_only) for option in first]
         return [made[number] for number in classes]
 
@@ -78,8 +187,7 @@ class Kernels:
         """Seconds of operators that no option splits, once."""
         if not ops:
             return 0.0
-        body = lower_body(self.subgraph(self.graph.outputs, ops), BodyPlan("fixed", "fixed"), mesh, self.terms.lowering)
-        return self.body_costs(body)["forward"].device_s
+        return self.price(self.form(self.graph.outputs, ops), {}, {}, mesh).forward_s
 
     def classes(self, options: Options) -> tuple[Indices, Indices]:
         """Options by class: the class of each, and one option of every class."""
@@ -123,42 +231,39 @@ class Kernels:
     def read_in(self, value: str, ops: tuple[Op, ...]) -> bool:
         return any(value in op.operands for op in ops)
 
-    def priced(self, options: Options, option: int, small: Graph, redone: bool, forward_only: Graph | None) -> Times:
+    def form(self, makes: tuple[str, ...], ops: tuple[Op, ...]) -> Named:
+        """Some operators of a group as a form, and the values that its names stand for."""
+        ends = any(not self.graph.types[value].shape for value in self.graph.outputs)
+        return Form.of(self.subgraph(makes, ops), self.chosen, ends=ends)
+
+    def priced(self, options: Options, option: int, whole: Named, redone: bool, forward_only: Named | None) -> Times:
         strategies = options.strategies(option)
         states = {value: options.state(value, option) for value in options.states}
-        body = self.lowered(small, strategies, states, options.mesh)
-        costs = self.body_costs(body)
-        again = costs["forward"]
-        if forward_only is not None:
-            again = self.body_costs(self.lowered(forward_only, strategies, states, options.mesh))["forward"]
-        seconds = self.exposure.seconds
-        outside = {item.value for item in small.inputs}
+        found = self.price(whole, strategies, states, options.mesh)
+        again = found if forward_only is None else self.price(forward_only, strategies, states, options.mesh)
         return Times(
-            forward_s=seconds(costs["forward"]),
-            recompute_s=seconds(again, backward=True) if redone else 0.0,
-            inputs_s=seconds(costs["inputs"], backward=True),
-            weights_s=seconds(costs["weights"], backward=True),
-            kept_bytes=sum(kept.nbytes for kept in body.kept if kept.name not in outside),
-            keeps=frozenset(kept.name for kept in body.kept),
+            forward_s=found.forward_s,
+            recompute_s=again.forward_again_s if redone else 0.0,
+            inputs_s=found.inputs_s,
+            weights_s=found.weights_s,
+            kept_bytes=found.kept_bytes,
+            keeps=frozenset(value for number, value in enumerate(whole[1]) if str(number) in found.keeps),
         )
 
-    def lowered(
-        self, graph: Graph, strategies: Mapping[str, Strategy], states: Mapping[str, State], mesh: Mesh
-    ) -> BodyProgram:
-        """A group as a body of its own, under one option."""
-        named = tuple((item.value, states[item.value]) for item in graph.inputs if item.value in states)
-        made = [value for op in graph.ops for value in op.results if value in self.chosen]
-        own = tuple((op.name, strategies[op.name]) for op in graph.ops)
-        plan = BodyPlan("group", "group", own, named, recompute=tuple(made))
-        return lower_body(graph, plan, mesh, self.terms.lowering)
-
-    def body_costs(self, body: BodyProgram) -> Mapping[str, Cost]:
-        """The costs of a small body, by phase."""
-        workload = self.terms.workload
-        if any(not self.graph.types[value].shape for value in self.graph.outputs):
-            workload = replace(workload, precision=base_precision(workload))
-        book = ledger(body, workload, accumulates=False)
-        return {name: self.terms.cost(book.phases[name], body.mesh) for name in ("forward", "inputs", "weights")}
+    def price(self, own: Named, strategies: Mapping[str, Strategy], states: Mapping[str, State], mesh: Mesh) -> Priced:
+        """The price of a form as a body of its own, under one option."""
+        (form, values), terms = own, self.terms
+        return _priced(
+            form,
+            tuple(strategies.get(values[int(op.name)], IDLE_STRATEGY) for op in form.ops),
+            tuple(states.get(values[int(item.value)]) for item in form.inputs),
+            mesh,
+            Same(terms.prices),
+            terms.ranks,
+            terms.workload,
+            terms.lowering,
+            self.exposure,
+        )
 
 
 def _cut(choice: Choice, factor: str) -> int:

@@ -10,7 +10,7 @@ as it is; likewise for the optimizer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
 
@@ -18,7 +18,7 @@ from meshwright.cost_models.collectives.collective import Collective
 from meshwright.cost_models.ledger.ledger import Phase, Transmission, streaming, travelling_bytes, updating_bytes
 from meshwright.ir.decisions.decisions import Storage
 from meshwright.ir.decisions.sharding import ZERO, Sharding, levels
-from meshwright.ir.graph.graph import ITEMSIZE, Graph, Param
+from meshwright.ir.graph.graph import ITEMSIZE, Graph, Param, Type
 from meshwright.ir.names.storage import cut_further
 from meshwright.ir.program.program import local_elements
 from meshwright.ir.sharding.mesh import Mesh
@@ -45,6 +45,12 @@ class Stored:
         """Seconds per micro-batch, with the seconds per step shared out."""
         return self.forward_s + self.backward_s + self.once_s / microbatches
 
+    def of(self, path: str) -> Stored:
+        """The same way for the parameter at this path."""
+        if self.storage is None or self.storage.path == path:
+            return self
+        return replace(self, storage=replace(self.storage, path=path))
+
 
 @dataclass(slots=True)
 class Storing:
@@ -55,16 +61,23 @@ class Storing:
     terms: Terms
     exposure: Exposure
     space: Space
-    known: dict[tuple[str, State], Stored] = field(default_factory=dict)
+    known: dict[tuple[Type, bool, State], Stored] = field(default_factory=dict)
+    """The cheapest way of every parameter that was asked for: those of one type that are read alike share it."""
+    whole: int = field(init=False)
+    """Elements of all trained parameters of the body."""
     _parts: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        trained = [param for param in self.graph.params if param.requires_grad and not param.buffer]
+        self.whole = sum(self.graph.types[param.value].elements for param in trained)
 
     def best(self, param: Param, state: State) -> Stored:
         """The cheapest way that the space leaves open, for the state in which the parameter is read."""
-        key = param.path, state
+        key = self.graph.types[param.value], param.requires_grad and not param.buffer, state
         if key not in self.known:
             microbatches = self.terms.microbatches
             self.known[key] = min(self.ways(param, state), key=lambda way: way.total_s(microbatches))
-        return self.known[key]
+        return self.known[key].of(param.path)
 
     def ways(self, param: Param, state: State) -> Iterator[Stored]:
         compute = Placement(state.dims)
@@ -107,12 +120,6 @@ class Storing:
 
     def elements(self, param: Param, placement: Placement) -> int:
         return local_elements(placement, self.graph.types[param.value].shape, self.mesh)
-
-    @property
-    def whole(self) -> int:
-        """Elements of all trained parameters of the body."""
-        trained = [param for param in self.graph.params if param.requires_grad and not param.buffer]
-        return sum(self.graph.types[param.value].elements for param in trained)
 
     def share(self, param: Param) -> float:
         """The share of one parameter in all trained parameters of the body."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from meshwright.planner.block_solver.problem import Problem
 
@@ -49,8 +50,13 @@ Score = Callable[[int, "dict[int, set[int]]"], tuple[int, ...]]
 
 def order_of(problem: Problem, keep: Iterable[int] = ()) -> Order:
     """A good order in which to eliminate all variables but those to keep."""
-    sizes = [len(variable.costs) for variable in problem.variables]
-    kept = frozenset(keep)
+    sizes = tuple(len(variable.costs) for variable in problem.variables)
+    return _order(sizes, tuple((pair.first, pair.second) for pair in problem.pairs), frozenset(keep))
+
+
+@lru_cache(maxsize=64)
+def _order(sizes: tuple[int, ...], pairs: tuple[tuple[int, int], ...], kept: frozenset[int]) -> Order:
+    """The order of every problem of these sizes whose pairs are these, made once: costs do not matter to it."""
 
     def table(variable: int, near: dict[int, set[int]]) -> tuple[int, ...]:
         return (sizes[variable] * math.prod(sizes[one] for one in near[variable]), variable)
@@ -60,15 +66,15 @@ def order_of(problem: Problem, keep: Iterable[int] = ()) -> Order:
         missing = sum(len(around) - 1 - len(around & near[one]) for one in around)
         return (missing, *table(variable, near))
 
-    orders = [_greedy(problem, sizes, kept, score) for score in (table, fill)]
+    orders = [_greedy(sizes, pairs, kept, score) for score in (table, fill)]
     return min(orders, key=lambda order: (order.work, order.cells))
 
 
-def _greedy(problem: Problem, sizes: list[int], kept: frozenset[int], score: Score) -> Order:
+def _greedy(sizes: tuple[int, ...], pairs: tuple[tuple[int, int], ...], kept: frozenset[int], score: Score) -> Order:
     near: dict[int, set[int]] = {variable: set() for variable in range(len(sizes))}
-    for pair in problem.pairs:
-        near[pair.first].add(pair.second)
-        near[pair.second].add(pair.first)
+    for first, second in pairs:
+        near[first].add(second)
+        near[second].add(first)
     scores = {variable: score(variable, near) for variable in near if variable not in kept}
     steps: list[Step] = []
     cells, work = 1, 0
