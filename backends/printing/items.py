@@ -185,7 +185,7 @@ class _Items:
         for op in graph.ops:
             self.run(op)
         for update in graph.updates:
-            param = self.routed.body.param_of(update.buffer)
+            param = self.routed.body.param_of[update.buffer]
             self.hub(param)
             made = self.at(update.value, self.routed.body.home[param].without_gradient())
             self.found.append(Item(made=(), text=self.dialect.update(), reads=(param, made), alone=True))

@@ -106,7 +106,7 @@ def routed(graph: Graph, plan: BodyPlan, mesh: Mesh, moves: tuple[str, ...]) -> 
     body.forward_pass()
     whole = body.graph
     wanted = {op.name: tuple(body.required(op, slot) for slot in range(len(op.operands))) for op in whole.ops}
-    stored = {update.value: body.home[body.param_of(update.buffer)].without_gradient() for update in whole.updates}
+    stored = {update.value: body.home[body.param_of[update.buffer]].without_gradient() for update in whole.updates}
     hubs = {}
     for value in whole.types:
         home, hub = body.home[value], body.hub[value]

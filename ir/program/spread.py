@@ -157,6 +157,7 @@ class Body:
             self.applied[op.name] = self.facts[op.name].applied(self.strategies[op.name], mesh)
             self.check_gradient(op, self.facts[op.name].rule)
         self.wanted_states = dict(states)
+        self.param_of = {path: param.value for param in reversed(graph.params) for path in param.paths}
         self.names = Names(mesh, known_moves, {})
         self.define, self.fresh, self.move_all = self.names.define, self.names.fresh, self.names.move_all
         self.forward: list[Statement] = []
@@ -346,8 +347,4 @@ class Body:
 
     def stored(self, update: Update) -> str:
         """The local name of a buffer's new value, placed as operators read the buffer."""
-        return self.materialise(update.value, self.home[self.param_of(update.buffer)].value)
-
-    def param_of(self, path: str) -> str:
-        """The value of a parameter or buffer."""
-        return next(param.value for param in self.graph.params if path in param.paths)
+        return self.materialise(update.value, self.home[self.param_of[update.buffer]].value)

@@ -192,7 +192,7 @@ class State:
 
     @staticmethod
     def replicated(rank: int) -> State:
-        return State(((),) * rank)
+        return _replicated(rank)
 
     def without_gradient(self) -> State:
         """The state of the value where no gradient flows: R|P and R|R are then one."""
@@ -214,6 +214,11 @@ class State:
                 raise PlacementSyntax(place=repr(text), cause=f"cannot read {word!r}", fix="write |sum(AXIS)")
             axes.append(found[1])
         return State(value.dims, value.partial, tuple(axes))
+
+
+@lru_cache(maxsize=256)
+def _replicated(rank: int) -> State:
+    return State(((),) * rank)
 
 
 @lru_cache(maxsize=65536)

@@ -12,14 +12,15 @@ the batch come first, and leave fewer samples to cut the sequence of. The same l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from meshwright.ir.analysis.loops import Loops, stem
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
 from meshwright.ir.graph.graph import Graph, Op
+from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections
 from meshwright.ir.sharding.mesh import Mesh
@@ -54,14 +55,8 @@ class Layouts:
         return {loop.name: loop.size for loop in self.found.loops}
 
     @cached_property
-    def fused(self) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """Values that are cut into sections, with their dimension and sections."""
-        return {
-            op.operands[slot]: (dim, sizes)
-            for op in self.graph.ops
-            for side, slot, dim, sizes in facts_of(self.graph)[op.name].rule.sections
-            if side == "operand"
-        }
+    def fused(self) -> Mapping[str, tuple[int, tuple[int, ...]]]:
+        return _fused(Same(self.graph))
 
     @cached_property
     def dispatch(self) -> Op | None:
@@ -166,3 +161,15 @@ class Layouts:
             left[factor] = tuple(size // parts for size in whole)
             return Split((factor,), Sections(whole))
         return made
+
+
+@lru_cache(maxsize=256)
+def _fused(key: Same[Graph]) -> Mapping[str, tuple[int, tuple[int, ...]]]:
+    """Values that are cut into sections, with their dimension and sections."""
+    facts = facts_of(key.of)
+    return {
+        op.operands[slot]: (dim, sizes)
+        for op in key.of.ops
+        for side, slot, dim, sizes in facts[op.name].rule.sections
+        if side == "operand"
+    }

@@ -58,6 +58,8 @@ class Moves:
     gathers: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int16))
     """The place of the first all-gather among them."""
     priced: dict[tuple[float, int, bool], float] = field(default_factory=dict)
+    summed: dict[tuple[float, tuple[Placement, ...], tuple[Placement, ...], bool], Array] = field(default_factory=dict)
+    """Seconds of many moves at once, as they were asked for: values of one size often have the same states."""
     paths: dict[tuple[Placement, Placement], tuple[_Step, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -81,9 +83,12 @@ class Moves:
         self, nbytes: float, sources: Sequence[Placement], targets: Sequence[Placement], *, backward: bool
     ) -> Array:
         """From every source to every target, for a tensor of so many bytes."""
-        rows, columns = self.known(sources, targets)
-        taken: Array = self.lasting(nbytes, backward=backward)[self.table[np.ix_(rows, columns)]]
-        return np.asarray(taken.sum(axis=2))
+        key = nbytes, tuple(sources), tuple(targets), backward
+        if key not in self.summed:
+            rows, columns = self.known(sources, targets)
+            taken: Array = self.lasting(nbytes, backward=backward)[self.table[np.ix_(rows, columns)]]
+            self.summed[key] = np.asarray(taken.sum(axis=2))
+        return self.summed[key]
 
     def again(self, nbytes: float, sources: Sequence[Placement], targets: Sequence[Placement]) -> Array:
         """Steps that run once more in the backward pass where gathered values are released: from the first gather

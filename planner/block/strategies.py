@@ -205,27 +205,41 @@ class _Combining:
         picks = picks[self.granted(picks)]
         plain = self.plain(picks)
         ports = (*self.group.reads, *self.group.makes, *(param.value for param in self.group.params))
-        joint = [
-            self.composed(pick, ports) if ok else self.applied(pick) for pick, ok in zip(picks, plain, strict=True)
-        ]
-        legal = [index for index, states in enumerate(joint) if states is not None]
-        known: dict[str, dict[State, int]] = {value: {} for value in ports}
-        at = {value: np.zeros(len(legal), dtype=np.int64) for value in ports}
-        for row, index in enumerate(legal):
-            states = joint[index]
-            assert states is not None
-            for value in ports:
-                numbers = known[value]
-                at[value][row] = numbers.setdefault(states[value], len(numbers))
+        joint = {int(row): self.applied(picks[row]) for row in np.flatnonzero(~plain)}
+        legal = plain.copy()
+        legal[[row for row, states in joint.items() if states is not None]] = True
+        numbered = {value: self.numbered(value, picks, plain, joint) for value in ports}
+        found = {value: _in_order(states, numbers[legal]) for value, (states, numbers) in numbered.items()}
         return Options(
             self.group,
             self.mesh,
             self.singles,
             self.searching.layouts,
             picks[legal],
-            {value: tuple(numbers) for value, numbers in known.items()},
-            at,
+            {value: states for value, (states, _) in found.items()},
+            {value: numbers for value, (_, numbers) in found.items()},
         )
+
+    def numbered(
+        self, value: str, picks: Indices, plain: npt.NDArray[np.bool_], joint: Mapping[int, States | None]
+    ) -> tuple[list[State], Indices]:
+        """The states of a value, and for every pick the number of its own: of plain picks, one state is composed for
+        all that are alike on every axis."""
+        codes = np.zeros(len(picks), dtype=np.int64)
+        for column, singles in enumerate(self.singles):
+            own: dict[State, int] = {}
+            alike = [own.setdefault(single.states[value], len(own)) for single in singles]
+            codes = codes * max(1, len(own)) + np.array(alike, dtype=np.int64)[picks[:, column]]
+        rows = np.flatnonzero(plain)
+        _, first, classes = np.unique(codes[rows], return_index=True, return_inverse=True)
+        known: dict[State, int] = {}
+        composed = [known.setdefault(self.composed(picks[rows[row]], value), len(known)) for row in first]
+        numbers = np.zeros(len(picks), dtype=np.int64)
+        numbers[rows] = np.array(composed, dtype=np.int64)[classes.reshape(-1)]
+        for row, states in joint.items():
+            if states is not None:
+                numbers[row] = known.setdefault(states[value], len(known))
+        return list(known), numbers
 
     def divides(self, picks: Indices) -> npt.NDArray[np.bool_]:
         """Whether the parts of all axes together divide every loop, and every extent that runs over loops."""
@@ -283,19 +297,14 @@ class _Combining:
             plain &= np.array([single.is_plain for single in singles], dtype=bool)[picks[:, column]]
         return plain
 
-    def composed(self, pick: Indices, ports: Sequence[str]) -> Mapping[str, State] | None:
-        """States of plain cuts: in every dimension the axes, major to minor."""
-        taken = [singles[index].states for singles, index in zip(self.singles, pick, strict=True)]
-        found = {}
-        for value in ports:
-            own = [states[value] for states in taken]
-            dims = tuple(tuple(s for state in own for s in state.dims[at]) for at in range(len(own[0].dims)))
-            found[value] = State(
-                dims,
-                tuple(p for state in own for p in state.partial),
-                tuple(g for state in own for g in state.grad_partial),
-            )
-        return found
+    def composed(self, pick: Indices, value: str) -> State:
+        """The state of a value under plain cuts: in every dimension the axes, major to minor."""
+        own = [singles[index].states[value] for singles, index in zip(self.singles, pick, strict=True)]
+        return State(
+            tuple(tuple(s for state in own for s in state.dims[at]) for at in range(len(own[0].dims))),
+            tuple(p for state in own for p in state.partial),
+            tuple(g for state in own for g in state.grad_partial),
+        )
 
     def applied(self, pick: Indices) -> Mapping[str, State] | None:
         """States by the rules, if they agree within the group."""
@@ -308,6 +317,13 @@ class _Combining:
                 return None
             states.update(new)
         return states
+
+
+def _in_order(states: Sequence[State], numbers: Indices) -> tuple[tuple[State, ...], Indices]:
+    """States in the order in which they first occur, with their new numbers: those that do not occur are left out."""
+    _, first, classes = np.unique(numbers, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return tuple(states[numbers[first[at]]] for at in order), np.argsort(order)[classes.reshape(-1)]
 
 
 def added(wanted: States, states: States) -> States | None:
