@@ -59,7 +59,13 @@ def _facts_of(op: Op, graph: Graph) -> Facts:
         for slot, value in enumerate(op.operands)
         if value in graph.differentiable and rule.laws[slot] is not Law.INDEX and not op.no_grad
     )
-    return Facts(signature, rule, wanted, rule.reads(wanted), rule.reruns(wanted))
+    return _facts_with(signature, Same(rule), wanted)
+
+
+@lru_cache(maxsize=65536)
+def _facts_with(signature: Signature, rule: Same[Rule], wanted: tuple[int, ...]) -> Facts:
+    """One object for equal operators of all graphs, which share what follows from a strategy."""
+    return Facts(signature, rule.of, wanted, rule.of.reads(wanted), rule.of.reruns(wanted))
 
 
 def reached(graph: Graph) -> frozenset[str]:

@@ -27,11 +27,10 @@ from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
-from meshwright.ir.sharding.rewrite import facts_of
 from meshwright.ir.target.workload import Workload
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
-from meshwright.planner.block.strategies import Indices, Options
+from meshwright.planner.block.strategies import Indices, Offered, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class Form:
             chosen=tuple(number for value, number in numbers.items() if value in chosen and value in small.producer),
             ends=ends,
         )
-        return form, tuple(values)
+        return _one_of_equals(form), tuple(values)
 
     def graph(self) -> Graph:
         types = {str(number): type_ for number, type_ in enumerate(self.types)}
@@ -100,8 +99,17 @@ class Form:
 Named = tuple[Form, tuple[str, ...]]
 """A form, and the values that its names stand for."""
 
-_graph = lru_cache(maxsize=8192)(Form.graph)
-"""One graph per form, so that what is known of it is found again."""
+
+@lru_cache(maxsize=8192)
+def _one_of_equals(form: Form) -> Form:
+    """One object for equal forms, which caches find without comparing graphs."""
+    return form
+
+
+@lru_cache(maxsize=8192)
+def _graph(key: Same[Form]) -> Graph:
+    """One graph per form, so that what is known of it is found again."""
+    return key.of.graph()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,7 @@ class Priced:
 
 @lru_cache(maxsize=1 << 16)
 def _priced(
-    form: Form,
+    key: Same[Form],
     strategies: tuple[Strategy, ...],
     states: tuple[State | None, ...],
     mesh: Mesh,
@@ -130,7 +138,7 @@ def _priced(
     exposure: Exposure,
 ) -> Priced:
     """The price of a form whose operators have these strategies, and its inputs these states."""
-    small = _graph(form)
+    form, small = key.of, _graph(key)
     named = zip(small.inputs, states, strict=True)
     plan = BodyPlan(
         "group",
@@ -171,7 +179,7 @@ class Kernels:
 
     def times(self, options: Options) -> list[Times]:
         """The times of a group under every option."""
-        classes, first = self.classes(options)
+        classes, first = _classes(Same(options.offered))
         small, forward_only = self.form(options.group.makes, options.group.ops), None
         redone = tuple(op for op in options.group.ops if op.name in self.again)
         if redone and len(redone) < len(options.group.ops):
@@ -189,33 +197,12 @@ class Kernels:
             return 0.0
         return self.price(self.form(self.graph.outputs, ops), {}, {}, mesh).forward_s
 
-    def classes(self, options: Options) -> tuple[Indices, Indices]:
-        """Options by class: the class of each, and one option of every class."""
-        columns = []
-        for at, op in enumerate(options.group.ops):
-            for factor in facts_of(self.graph)[op.name].rule.factors:
-                parts = [
-                    np.array([_cut(one.choices[at], factor.name) for one in singles], dtype=np.int64)
-                    for singles in options.singles
-                ]
-                column = np.ones(len(options), dtype=np.int64)
-                kinds = np.zeros(len(options), dtype=np.int64)
-                for place, (axis, cut) in enumerate(zip(options.mesh.axes, parts, strict=True)):
-                    chosen = cut[options.picks[:, place]]
-                    column *= np.where(chosen > 0, axis.size, 1)
-                    kinds = kinds * 3 + np.where(chosen > 1, chosen - 1, 0)
-                    if factor.expanded:
-                        kinds = kinds * 2 + (chosen > 0)
-                columns += [column, kinds]
-        table = np.stack(columns, axis=1) if columns else np.zeros((len(options), 1), dtype=np.int64)
-        _, first, classes = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        return classes.reshape(-1), first
-
     def subgraph(self, makes: tuple[str, ...], ops: tuple[Op, ...]) -> Graph:
         """Some operators of a group as a graph of their own."""
         inside = {value for op in ops for value in op.results}
         operands = dict.fromkeys(value for op in ops for value in op.operands if value not in inside)
-        params = tuple(param for param in self.graph.params if param.value in operands)
+        order = list(self.graph.param)
+        params = tuple(self.graph.param[value] for value in sorted(operands.keys() & order, key=order.index))
         held = {param.value for param in params}
         inputs = tuple(
             Input(value, requires_grad=value in self.graph.differentiable) for value in operands if value not in held
@@ -254,7 +241,7 @@ class Kernels:
         """The price of a form as a body of its own, under one option."""
         (form, values), terms = own, self.terms
         return _priced(
-            form,
+            Same(form),
             tuple(strategies.get(values[int(op.name)], IDLE_STRATEGY) for op in form.ops),
             tuple(states.get(values[int(item.value)]) for item in form.inputs),
             mesh,
@@ -264,6 +251,29 @@ class Kernels:
             terms.lowering,
             self.exposure,
         )
+
+
+@lru_cache(maxsize=4096)
+def _classes(key: Same[Offered]) -> tuple[Indices, Indices]:
+    """Options by class: the class of each, and one option of every class."""
+    offered, columns = key.of, []
+    for at, rule in enumerate(offered.rules):
+        for factor in rule.factors:
+            parts = [
+                np.array([_cut(made[at], factor.name) for made in ways], dtype=np.int64) for ways in offered.choices
+            ]
+            column = np.ones(len(offered.picks), dtype=np.int64)
+            kinds = np.zeros(len(offered.picks), dtype=np.int64)
+            for place, (axis, cut) in enumerate(zip(offered.mesh.axes, parts, strict=True)):
+                chosen = cut[offered.picks[:, place]]
+                column *= np.where(chosen > 0, axis.size, 1)
+                kinds = kinds * 3 + np.where(chosen > 1, chosen - 1, 0)
+                if factor.expanded:
+                    kinds = kinds * 2 + (chosen > 0)
+            columns += [column, kinds]
+    table = np.stack(columns, axis=1) if columns else np.zeros((len(offered.picks), 1), dtype=np.int64)
+    _, first, classes = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    return classes.reshape(-1), first
 
 
 def _cut(choice: Choice, factor: str) -> int:

@@ -12,8 +12,9 @@ compared again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -24,15 +25,16 @@ from meshwright.ir.analysis.fused import cut_apart
 from meshwright.ir.analysis.loops import stem
 from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names.pinned import Words
-from meshwright.ir.rules.base import Role
+from meshwright.ir.rules.base import Role, Rule
+from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Choice, Idle, Pass, Split, Strategy, choices
-from meshwright.ir.sharding.layouts import ZIGZAG, Contiguous, Zigzag
+from meshwright.ir.sharding.layouts import ZIGZAG, Contiguous, Sections, Zigzag
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
 from meshwright.ir.sharding.placement import State
 from meshwright.ir.sharding.rewrite import Facts, facts_of
 from meshwright.ir.target.capabilities import layout_names
 from meshwright.planner.block.groups import Group, Parts
-from meshwright.planner.block.layouts import REFUSED, SEQUENCE, Layouts
+from meshwright.planner.block.layouts import REFUSED, SEQUENCE, SLOTS, Layouts
 from meshwright.planner.block.space import Space, Terms
 
 Indices = npt.NDArray[np.int64]
@@ -59,31 +61,55 @@ class Single:
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
-    """The options of one group on a mesh.
+class Offered:
+    """The options of groups that are alike, apart from what their values are called.
 
-    - `picks[i]` says which single every axis takes in option i.
-    - `states[value]` are the states that the value may have here, `at[value][i]` which of them it has in option i.
+    - `choices[axis]` are the ways in which an axis may be used: a choice for every operator.
+    - `picks[i]` says which of these every axis takes in option i.
+    - `states[n]` are the states that value n of a group's ports may have here, `at[n][i]` which of them it has in
+      option i.
     """
 
-    group: Group
     mesh: Mesh
-    singles: tuple[tuple[Single, ...], ...]
+    ops: tuple[Op, ...]
+    """Of the first of these groups, with their rules and layouts."""
+    rules: tuple[Rule, ...]
     layouts: Layouts
+    choices: tuple[tuple[tuple[Choice, ...], ...], ...]
     picks: Indices
+    states: tuple[tuple[State, ...], ...]
+    at: tuple[Indices, ...]
+    _joint: dict[int, tuple[Strategy, ...]] = field(default_factory=dict)
+
+    def strategies(self, option: int) -> tuple[Strategy, ...]:
+        """The strategy of every operator under an option."""
+        if option not in self._joint:
+            taken = [ways[pick] for ways, pick in zip(self.choices, self.picks[option], strict=True)]
+            self._joint[option] = tuple(
+                self.layouts.joint(op, self.mesh, [one[at] for one in taken]) for at, op in enumerate(self.ops)
+            )
+        return self._joint[option]
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The options of one group on a mesh: `states` and `at` as of `Offered`, by value."""
+
+    group: Group
+    offered: Offered
     states: Mapping[str, tuple[State, ...]]
     at: Mapping[str, Indices]
 
     def __len__(self) -> int:
-        return len(self.picks)
+        return len(self.offered.picks)
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.offered.mesh
 
     def strategies(self, option: int) -> dict[str, Strategy]:
         """The strategy of every operator under an option."""
-        taken = [singles[pick] for singles, pick in zip(self.singles, self.picks[option], strict=True)]
-        return {
-            op.name: self.layouts.joint(op, self.mesh, [one.choices[at] for one in taken])
-            for at, op in enumerate(self.group.ops)
-        }
+        return {op.name: made for op, made in zip(self.group.ops, self.offered.strategies(option), strict=True)}
 
     def state(self, value: str, option: int) -> State:
         return self.states[value][int(self.at[value][option])]
@@ -91,7 +117,48 @@ class Options:
 
 def options(parts: Parts, group: Group, mesh: Mesh, space: Space, terms: Terms) -> Options:
     """Every legal option of a group."""
-    return _Combining(_Searching(parts, group, space, terms), mesh).options()
+    offered, ports = _offered(_Alike(_Searching(parts, group, space, terms)), mesh), _ports(group)
+    return Options(
+        group,
+        offered,
+        dict(zip(ports, offered.states, strict=True)),
+        dict(zip(ports, offered.at, strict=True)),
+    )
+
+
+def _ports(group: Group) -> tuple[str, ...]:
+    """The values of a group that others have too, or that are stored."""
+    return (*group.reads, *group.makes, *(param.value for param in group.params))
+
+
+class _Alike:
+    """A search for the options of a group as a key: equal to another one for a group that is the same but for the names
+    of its values, under the same rules."""
+
+    __slots__ = ("form", "searching")
+
+    def __init__(self, searching: _Searching) -> None:
+        group, numbers = searching.group, dict[str, int]()
+
+        def numbered(values: Iterable[str]) -> tuple[int, ...]:
+            return tuple([numbers.setdefault(value, len(numbers)) for value in values])
+
+        self.searching = searching
+        ops = tuple((searching.form(op), numbered(op.operands), numbered(op.results)) for op in group.ops)
+        ports = numbered(_ports(group))
+        known, tables = searching.graph.differentiable, searching.parts.tables
+        self.form = (ops, ports, tuple([(value in known, value in tables) for value in numbers]), searching.allowed)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and other.form == self.form
+
+    def __hash__(self) -> int:
+        return hash(self.form)
+
+
+@lru_cache(maxsize=4096)
+def _offered(key: _Alike, mesh: Mesh) -> Offered:
+    return _Combining(key.searching, mesh).offered()
 
 
 class _Searching:
@@ -102,8 +169,29 @@ class _Searching:
         self.graph: Graph = parts.graph
         self.facts = facts_of(self.graph)
         self.layouts = Layouts(parts.graph, parts.found, frozenset(space.zigzag))
-        self.known_layouts = {line.name for line in terms.target.layouts}
-        self.attention = {line.name for line in terms.target.attention}
+        self.known_layouts = frozenset(line.name for line in terms.target.layouts)
+        self.attention = frozenset(line.name for line in terms.target.attention)
+
+    @property
+    def allowed(self) -> Hashable:
+        """What the space and the target allow, whatever the group is."""
+        space = self.space
+        partial = space.partial_gradients, space.partial_values
+        return partial, space.zigzag, space.whole, self.known_layouts, self.attention
+
+    def form(self, op: Op) -> Hashable:
+        """What the options of an operator depend on, but for the names of its values. Pins, and places of experts,
+        which depend on more, are the same only in one graph."""
+        factors, sizes = self.parts.found.factors[op.name], self.layouts.sizes
+        loops = tuple([(one, tuple([(stem(name), sizes[name]) for name in names])) for one, names in factors.items()])
+        pinned, slots = (
+            self.space.pins.get(op.name),
+            any(stem(name) == SLOTS for one in factors.values() for name in one),
+        )
+        only = (op.name, pinned, Same(self.graph), Same(self.parts.found)) if pinned is not None or slots else None
+        cut = tuple([self.layouts.sections(op, factor) for factor in factors])
+        apart = tuple([sections and cut_apart(self.graph, op, Sections(sections)) for sections in cut])
+        return self.facts[op.name], loops, cut, apart, only
 
     def singles(self, axis: MeshAxis) -> tuple[Single, ...]:
         """All choices that fit together, depth first: of one operator after the other, in running order."""
@@ -198,26 +286,26 @@ class _Combining:
         self.group, self.facts, self.graph = searching.group, searching.facts, searching.graph
         self.singles = tuple(searching.singles(axis) for axis in mesh.axes)
 
-    def options(self) -> Options:
+    def offered(self) -> Offered:
         counts = [len(singles) for singles in self.singles]
         picks = np.array(list(product(*map(range, counts))), dtype=np.int64).reshape(prod(counts), len(counts))
         picks = picks[self.divides(picks) & self.one_ring(picks)]
         picks = picks[self.granted(picks)]
         plain = self.plain(picks)
-        ports = (*self.group.reads, *self.group.makes, *(param.value for param in self.group.params))
         joint = {int(row): self.applied(picks[row]) for row in np.flatnonzero(~plain)}
         legal = plain.copy()
         legal[[row for row, states in joint.items() if states is not None]] = True
-        numbered = {value: self.numbered(value, picks, plain, joint) for value in ports}
-        found = {value: _in_order(states, numbers[legal]) for value, (states, numbers) in numbered.items()}
-        return Options(
-            self.group,
+        numbered = [self.numbered(value, picks, plain, joint) for value in _ports(self.group)]
+        found = [_in_order(states, numbers[legal]) for states, numbers in numbered]
+        return Offered(
             self.mesh,
-            self.singles,
+            self.group.ops,
+            tuple(self.facts[op.name].rule for op in self.group.ops),
             self.searching.layouts,
+            tuple(tuple(single.choices for single in singles) for singles in self.singles),
             picks[legal],
-            {value: states for value, (states, _) in found.items()},
-            {value: numbers for value, (_, numbers) in found.items()},
+            tuple(states for states, _ in found),
+            tuple(numbers for _, numbers in found),
         )
 
     def numbered(

@@ -79,6 +79,7 @@ class Common:
         self.counted = [body.name for body in fold.bodies if body.graph.updates]
         """Bodies that have statistics of the whole batch."""
         self._between: dict[tuple[Config, Mesh], Between] = {}
+        self._shared: dict[Config, Mapping[str, Mapping[str, Shared]]] = {}
         self._stages: dict[Layout, tuple[Calls, ...]] = {}
         self._ranges: dict[Layout, Sequence[tuple[int, int]]] = {}
         self._groups: dict[tuple[str, int, Layout], tuple[tuple[int, tuple[int, ...]], ...]] = {}
@@ -92,12 +93,18 @@ class Common:
         mesh = config.degrees().mesh()
         key = replace(base, dp=base.ep, mbs=1), mesh
         if key not in self._between:
-            sent = {name: between(self.setting, self.prices, key[0], name) for name in self.counted}
             self._between[key] = {
                 name: {phase: self._over(axes, mesh, asked, phase) for phase, asked in phases.items()}
-                for name, phases in sent.items()
+                for name, phases in self._shared_by(key[0]).items()
             }
         return self._between[key]
+
+    def _shared_by(self, base: Config) -> Mapping[str, Mapping[str, Shared]]:
+        """The phases of bodies that two copies of a kernel configuration compute together, whatever else lies on the
+        mesh."""
+        if base not in self._shared:
+            self._shared[base] = {name: between(self.setting, self.prices, base, name) for name in self.counted}
+        return self._shared[base]
 
     def _over(self, axes: tuple[str, ...], mesh: Mesh, shared: Shared, phase: str) -> Cost:
         """The costs of exchanges over these axes instead of their own, and of launches, wherever the ranks are. What is
