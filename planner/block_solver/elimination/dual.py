@@ -18,7 +18,8 @@ import numpy as np
 
 from meshwright.planner.block_solver.answer import priced
 from meshwright.planner.block_solver.elimination.order import Order
-from meshwright.planner.block_solver.elimination.sweeps import first_least, swept
+from meshwright.planner.block_solver.elimination.passing import least
+from meshwright.planner.block_solver.elimination.sweeps import first_least
 from meshwright.planner.block_solver.elimination.tables import Deadline
 from meshwright.planner.block_solver.problem import TOLERANCE, Array, Mask, Problem, Variable
 
@@ -52,14 +53,13 @@ class Dual:
 
     def probe(self, prices: tuple[float, ...]) -> tuple[int, ...] | None:
         """The best choice at these prices, None if none is allowed."""
-        sweep = swept(priced(self.problem, named(self.problem, prices)), self.order, deadline=self.deadline)
-        if not math.isfinite(sweep.optimum):
+        optimum, states = least(priced(self.problem, named(self.problem, prices)), self.order, self.deadline)
+        if states is None:
             self.bound = math.inf
             return None
         paid = math.fsum(price * most for price, most in zip(prices, capacities(self.problem), strict=True))
-        if sweep.optimum - paid > self.bound:
-            self.bound, self.prices = sweep.optimum - paid, prices
-        states = sweep.states(len(self.problem.variables))
+        if optimum - paid > self.bound:
+            self.bound, self.prices = optimum - paid, prices
         self.offer(states)
         return states
 
@@ -99,11 +99,11 @@ def dual(problem: Problem, order: Order, deadline: Deadline, start: Sequence[int
         return known
     frugal: list[tuple[int, ...]] = []
     for limit in range(count):
-        sweep = swept(only_use(problem, limit), order, deadline=deadline)
-        if sweep.optimum > capacities(problem)[limit]:
+        optimum, states = least(only_use(problem, limit), order, deadline)
+        if states is None or optimum > capacities(problem)[limit]:
             known.bound = math.inf
             return known
-        frugal.append(sweep.states(len(problem.variables)))
+        frugal.append(states)
         known.offer(frugal[-1])
     for _ in range(MOST_ROUNDS if count > 1 else 1):
         before = known.bound

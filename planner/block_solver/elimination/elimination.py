@@ -1,6 +1,6 @@
 """Exact elimination: the optimum, with a proof, as long as the tables are small enough (`order.Order.fits`).
 
-Without limits one sweep is all. With limits:
+Without limits one sweep is all, over the states that messages leave (`passing`). With limits:
 
 1. uses are paid for at the best prices (`dual`): a bound L, and as a rule a legal choice of cost U;
 2. states that no choice of cost <= U has are dropped, by min-marginals at those prices: lossless;
@@ -25,10 +25,11 @@ from meshwright.planner.block_solver.elimination.labelled import (
     TooManyLabelsError,
     choice,
     labelled,
-    restricted,
     run_of,
 )
 from meshwright.planner.block_solver.elimination.order import Order, order_of
+from meshwright.planner.block_solver.elimination.passing import least
+from meshwright.planner.block_solver.elimination.restricted import restricted
 from meshwright.planner.block_solver.elimination.sweeps import checked, marginals_of, outside, swept
 from meshwright.planner.block_solver.elimination.tables import Deadline
 from meshwright.planner.block_solver.problem import Assignment, Problem
@@ -52,10 +53,10 @@ def solve_until(problem: Problem, deadline: Deadline, start: Sequence[int] | Non
     order = checked(order_of(problem))
     if problem.limits:
         return _within_limits(problem, order, deadline, start, started_s)
-    sweep = swept(problem, order, deadline=deadline)
-    if not math.isfinite(sweep.optimum):
+    optimum, states = least(problem, order, deadline)
+    if states is None:
         return infeasible(started_s)
-    return found(problem, sweep.states(len(problem.variables)), sweep.optimum, started_s)
+    return found(problem, states, optimum, started_s)
 
 
 def _within_limits(

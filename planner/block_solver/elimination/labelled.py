@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from meshwright.planner.block_solver.answer import priced
 from meshwright.planner.block_solver.elimination.dual import capacities, named, only_use, rounding
 from meshwright.planner.block_solver.elimination.labels import (
-    Index,
     Labels,
     concatenated,
     joined,
@@ -35,7 +34,7 @@ from meshwright.planner.block_solver.elimination.labels import (
 from meshwright.planner.block_solver.elimination.order import Order
 from meshwright.planner.block_solver.elimination.sweeps import Sweep, outside, swept
 from meshwright.planner.block_solver.elimination.tables import Deadline, Table, projected
-from meshwright.planner.block_solver.problem import Array, Mask, Pair, Problem, Variable
+from meshwright.planner.block_solver.problem import Array, Problem
 
 PIECE = 1 << 18
 """Rows that are joined at a time: some tens of MB."""
@@ -236,31 +235,3 @@ def _alive(run: Run, labels: Labels, ahead: list[list[Table]]) -> Labels:
         # Infinity to come is never of use, whatever the most.
         keep &= np.isfinite(total) & (total <= lens.most)
     return labels.rows(keep)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Restricted:
-    """A problem with fewer states, and their numbers in the whole problem."""
-
-    problem: Problem
-    kept: tuple[Index, ...]
-
-    def back(self, states: Sequence[int]) -> tuple[int, ...]:
-        """The choice in the whole problem's states."""
-        return tuple(int(kept[state]) for kept, state in zip(self.kept, states, strict=True))
-
-
-def restricted(problem: Problem, masks: Sequence[Mask]) -> Restricted:
-    """The problem with only the states of the masks; at least one for each variable."""
-    kept = tuple(np.flatnonzero(mask) for mask in masks)
-    variables = tuple(Variable(one.name, one.costs[some]) for one, some in zip(problem.variables, kept, strict=True))
-    pairs = []
-    for pair in problem.pairs:
-        where = np.ix_(kept[pair.first], kept[pair.second])
-        allowed = None if pair.allowed is None else pair.allowed[where]
-        pairs.append(Pair(pair.first, pair.second, pair.costs[where], allowed))
-    limits = tuple(
-        replace(limit, uses=tuple(use[some] for use, some in zip(limit.uses, kept, strict=True)))
-        for limit in problem.limits
-    )
-    return Restricted(Problem(variables, tuple(pairs), limits), kept)
