@@ -312,37 +312,44 @@ class Building:
 
     def saved_bytes(self, times: Sequence[Sequence[Times]]) -> list[Array]:
         """Bytes saved by groups, and by each value that a later derivative reads, counted once: where it is made, if it
-        is saved there anyway or was gathered and released; else at its hub; else at its reader."""
+        is saved there anyway or was gathered and released; at its hub, if it is brought from there once more; else
+        shared out among those who need it, as they read it: what several read alike is gathered, and kept, once."""
         found = [
             np.zeros(len(one)) if one.group.names <= self.again else np.array([took.kept_bytes for took in its])
             for one, its in zip(self.options, times, strict=True)
         ]
         found += [np.zeros(len(hub.states)) for hub in self.all_hubs]
         for value in self.between():
-            if not self.is_kept(value, times) or value in self.graph.param:
+            keepers = self.keepers(value, times)
+            if not keepers or value in self.graph.param:
                 continue
             makers = self.makers(value)
             if makers and {value, self.graph.storage[value]} & times[makers[0]][0].keeps:
                 continue
             hub = self.hub_of.get(value)
-            if makers and (self.terms.lowering.regathers or (hub is None and not self.parts.readers.get(value))):
-                at = makers[0]
-            else:
-                at = self.parts.readers[value][0] if hub is None else len(self.options) + hub
-            nbytes = np.array([self.local_bytes(value, state) for state in self.states_of(value, at)])
-            found[at] = found[at] + nbytes[self.rows(value, at)]
+            if makers and self.terms.lowering.regathers:
+                keepers = list(makers)
+            elif hub is not None and any(self.reruns(value, number) for number in keepers):
+                keepers = [len(self.options) + hub]
+            for at in keepers:
+                nbytes = np.array([self.local_bytes(value, state) for state in self.states_of(value, at)])
+                found[at] = found[at] + nbytes[self.rows(value, at)] / len(keepers)
         return found
 
-    def is_kept(self, value: str, times: Sequence[Sequence[Times]]) -> bool:
-        """Whether the backward pass needs a value that it does not compute itself."""
+    def keepers(self, value: str, times: Sequence[Sequence[Times]]) -> list[int]:
+        """The groups whose derivatives need a value that they do not compute themselves, as they read it."""
         if value in self.chosen and value in self.graph.producer:
-            return False
+            return []
+        found = []
         for number in self.parts.readers.get(value, ()):
             group = self.parts.groups[number]
-            redone = any(op.name in self.again for op in group.ops if value in op.operands)
-            if redone or (value in times[number][0].keeps and not group.names <= self.again):
-                return True
-        return False
+            if self.reruns(value, number) or (value in times[number][0].keeps and not group.names <= self.again):
+                found.append(number)
+        return found
+
+    def reruns(self, value: str, reader: int) -> bool:
+        """Whether the backward pass runs anything again that reads a value in a group."""
+        return any(op.name in self.again for op in self.parts.groups[reader].ops if value in op.operands)
 
     def local_bytes(self, value: str, state: State) -> float:
         type_ = self.graph.types[value]

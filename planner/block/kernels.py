@@ -29,8 +29,9 @@ from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
 from meshwright.ir.target.workload import Workload
 from meshwright.planner.block.exposure import Exposure
+from meshwright.planner.block.singles import Indices
 from meshwright.planner.block.space import Terms
-from meshwright.planner.block.strategies import Indices, Offered, Options
+from meshwright.planner.block.strategies import Offered, Options
 
 
 @dataclass(frozen=True, slots=True)

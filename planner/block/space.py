@@ -25,7 +25,8 @@ from meshwright.planner.block.exposure import Exposure
 class Space:
     """The plans of a body that are searched.
 
-    - `zero` is 0 to 3, or None for whatever is cheapest of those that the target can store.
+    - `zero` is 0 to 3, over all axes that `storing` names; or None for whatever is cheapest of those that the target
+      can store, over any of these axes.
     - `storing` names the axes over which storage may be cut further; None for all.
     - `recompute` is a word of `ir.names.recompute`, or the values themselves.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from math import prod
 from typing import cast
 
@@ -84,13 +85,18 @@ class Storing:
         if param.buffer or not param.requires_grad:
             yield Stored(None, nbytes=self.elements(param, compute) * self.terms.workload.states.stored)
             return
-        for level in levels([line.name for line in self.terms.target.storage]):
-            if self.space.zero in (None, level):
-                yield self.way(param, compute, state.grad, ZERO[level])
-
-    def way(self, param: Param, compute: Placement, grad: Placement, sharding: Sharding) -> Stored:
         free = [axis for axis in self.mesh.names if compute.on(axis) is None]
         over = [axis for axis in free if self.space.storing is None or axis in self.space.storing]
+        for level in levels([line.name for line in self.terms.target.storage]):
+            if self.space.zero in (None, level):
+                fewest = min(1, len(over)) if self.space.zero is None and level else len(over)
+                for count in range(fewest, len(over) + 1):
+                    for axes in combinations(over, count):
+                        yield self.way(param, compute, state.grad, ZERO[level], axes)
+
+    def way(
+        self, param: Param, compute: Placement, grad: Placement, sharding: Sharding, over: tuple[str, ...]
+    ) -> Stored:
         cut = cut_further(compute, self.graph.types[param.value].shape, over, self.mesh)
         held = {kind: cut if kind in sharding.kinds else compute for kind in ("params", "grads", "optimizer")}
         storage = Storage(param.path, held["params"], held["grads"], held["optimizer"])

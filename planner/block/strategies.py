@@ -1,63 +1,34 @@
 """Options of a group: choices of every mesh axis for all of its operators at once.
 
-One axis. Choices of the group's operators fit together where every value between them lies, forward and backward, as
-its reader wants it: then nothing moves inside. They are found by walking the operators in order. A value that comes
-from elsewhere is wanted in one state by all who read it here.
-
-All axes jointly. Every combination of one option per axis, in the order of the mesh (major to minor). Where all cuts
-are plain, states are composed from those of the single axes and a combination is legal if the parts divide every loop
-and every extent; where layouts are in play (tokens as batch·sequence, sections), rules are applied jointly and states
-compared again.
+Every combination of what single axes may do (`singles`); where several cut one loop, with any of them as the major one:
+heads that one axis cuts and another one cuts further, of a sequence that it brings together, move less that way. Where
+all cuts are plain, states are composed from those of the single axes and a combination is legal if the parts divide
+every loop and every extent; where layouts are in play (tokens as batch·sequence, sections), rules are applied jointly
+and states compared again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import product
+from itertools import permutations, product
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.ir.analysis.fused import cut_apart
-from meshwright.ir.analysis.loops import stem
-from meshwright.ir.graph.graph import Graph, Op
+from meshwright.ir.graph.graph import Op
 from meshwright.ir.names.pinned import Words
-from meshwright.ir.rules.base import Role, Rule
-from meshwright.ir.same import Same
-from meshwright.ir.sharding.adjoint import Choice, Idle, Pass, Split, Strategy, choices
-from meshwright.ir.sharding.layouts import ZIGZAG, Contiguous, Sections, Zigzag
-from meshwright.ir.sharding.mesh import Mesh, MeshAxis
+from meshwright.ir.rules.base import Rule
+from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
+from meshwright.ir.sharding.layouts import Zigzag
+from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import State
-from meshwright.ir.sharding.rewrite import Facts, facts_of
-from meshwright.ir.target.capabilities import layout_names
 from meshwright.planner.block.groups import Group, Parts
-from meshwright.planner.block.layouts import REFUSED, SEQUENCE, SLOTS, Layouts
+from meshwright.planner.block.layouts import Layouts
+from meshwright.planner.block.singles import Indices, Searching, Single, States, added
 from meshwright.planner.block.space import Space, Terms
-
-Indices = npt.NDArray[np.int64]
-States = Mapping[str, State]
-"""Of every value, where it lies."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Single:
-    """The use of one axis in a group: a choice for every operator, and the state of every value that it touches."""
-
-    choices: tuple[Choice, ...]
-    states: Mapping[str, State]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every value is cut in equal runs, or in a zigzag."""
-        return all(
-            isinstance(shard.layout, (Contiguous, Zigzag))
-            for state in self.states.values()
-            for dim in state.dims
-            for shard in dim
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +36,8 @@ class Offered:
     """The options of groups that are alike, apart from what their values are called.
 
     - `choices[axis]` are the ways in which an axis may be used: a choice for every operator.
-    - `picks[i]` says which of these every axis takes in option i.
+    - `picks[i]` says which of these every axis takes in option i, and `orders[i]` in which of the `meshes`, that differ
+      in the order of their axes, they cut one after the other.
     - `states[n]` are the states that value n of a group's ports may have here, `at[n][i]` which of them it has in
       option i.
     """
@@ -76,7 +48,9 @@ class Offered:
     rules: tuple[Rule, ...]
     layouts: Layouts
     choices: tuple[tuple[tuple[Choice, ...], ...], ...]
+    meshes: tuple[Mesh, ...]
     picks: Indices
+    orders: Indices
     states: tuple[tuple[State, ...], ...]
     at: tuple[Indices, ...]
     _joint: dict[int, tuple[Strategy, ...]] = field(default_factory=dict)
@@ -84,9 +58,10 @@ class Offered:
     def strategies(self, option: int) -> tuple[Strategy, ...]:
         """The strategy of every operator under an option."""
         if option not in self._joint:
-            taken = [ways[pick] for ways, pick in zip(self.choices, self.picks[option], strict=True)]
+            picked = zip(self.mesh.names, self.choices, self.picks[option], strict=True)
+            taken, mesh = {axis: ways[pick] for axis, ways, pick in picked}, self.meshes[self.orders[option]]
             self._joint[option] = tuple(
-                self.layouts.joint(op, self.mesh, [one[at] for one in taken]) for at, op in enumerate(self.ops)
+                self.layouts.joint(op, mesh, [taken[axis][at] for axis in mesh.names]) for at, op in enumerate(self.ops)
             )
         return self._joint[option]
 
@@ -117,7 +92,7 @@ class Options:
 
 def options(parts: Parts, group: Group, mesh: Mesh, space: Space, terms: Terms) -> Options:
     """Every legal option of a group."""
-    offered, ports = _offered(_Alike(_Searching(parts, group, space, terms)), mesh), _ports(group)
+    offered, ports = _offered(_Alike(Searching(parts, group, space, terms)), mesh), _ports(group)
     return Options(
         group,
         offered,
@@ -137,7 +112,7 @@ class _Alike:
 
     __slots__ = ("form", "searching")
 
-    def __init__(self, searching: _Searching) -> None:
+    def __init__(self, searching: Searching) -> None:
         group, numbers = searching.group, dict[str, int]()
 
         def numbered(values: Iterable[str]) -> tuple[int, ...]:
@@ -161,127 +136,10 @@ def _offered(key: _Alike, mesh: Mesh) -> Offered:
     return _Combining(key.searching, mesh).offered()
 
 
-class _Searching:
-    """The search for what one axis may do in a group."""
-
-    def __init__(self, parts: Parts, group: Group, space: Space, terms: Terms) -> None:
-        self.parts, self.group, self.space, self.terms = parts, group, space, terms
-        self.graph: Graph = parts.graph
-        self.facts = facts_of(self.graph)
-        self.layouts = Layouts(parts.graph, parts.found, frozenset(space.zigzag))
-        self.known_layouts = frozenset(line.name for line in terms.target.layouts)
-        self.attention = frozenset(line.name for line in terms.target.attention)
-
-    @property
-    def allowed(self) -> Hashable:
-        """What the space and the target allow, whatever the group is."""
-        space = self.space
-        partial = space.partial_gradients, space.partial_values
-        return partial, space.zigzag, space.whole, self.known_layouts, self.attention
-
-    def form(self, op: Op) -> Hashable:
-        """What the options of an operator depend on, but for the names of its values. Pins, and places of experts,
-        which depend on more, are the same only in one graph."""
-        factors, sizes = self.parts.found.factors[op.name], self.layouts.sizes
-        loops = tuple([(one, tuple([(stem(name), sizes[name]) for name in names])) for one, names in factors.items()])
-        pinned, slots = (
-            self.space.pins.get(op.name),
-            any(stem(name) == SLOTS for one in factors.values() for name in one),
-        )
-        only = (op.name, pinned, Same(self.graph), Same(self.parts.found)) if pinned is not None or slots else None
-        cut = tuple([self.layouts.sections(op, factor) for factor in factors])
-        apart = tuple([sections and cut_apart(self.graph, op, Sections(sections)) for sections in cut])
-        return self.facts[op.name], loops, cut, apart, only
-
-    def singles(self, axis: MeshAxis) -> tuple[Single, ...]:
-        """All choices that fit together, depth first: of one operator after the other, in running order."""
-        mesh = Mesh((axis,))
-        ways = [self.ways(op, mesh) for op in self.group.ops]
-        found, states = list[Single](), dict[str, State]()
-        made: list[tuple[Choice, States]] = []
-        open_ = [iter(ways[0])]
-        while open_:
-            if len(made) == len(open_):
-                for value in made.pop()[1]:
-                    del states[value]
-            choice, wanted = next(open_[-1], (None, None))
-            if choice is None or wanted is None:
-                open_.pop()
-            elif (new := added(wanted, states)) is not None:
-                states.update(new)
-                made.append((choice, new))
-                if len(made) == len(ways):
-                    found.append(Single(tuple(one for one, _ in made), dict(states)))
-                else:
-                    open_.append(iter(ways[len(made)]))
-        return tuple(found)
-
-    def ways(self, op: Op, mesh: Mesh) -> list[tuple[Choice, States]]:
-        """Choices of one axis in an operator, with the states of its values."""
-        found: list[tuple[Choice, States]] = []
-        for choice in self.candidates(op, mesh):
-            states = self.states(op, Strategy(((mesh.names[0], choice),)), mesh)
-            if states is None or (isinstance(choice, Idle) and any(states == other for _, other in found)):
-                continue  # idle is idle: without a gradient there is nothing partial to pass
-            found.append((choice, states))
-        return found
-
-    def states(self, op: Op, strategy: Strategy, mesh: Mesh) -> States | None:
-        """The states of an operator's values, tables aside; nothing if the choice is impossible."""
-        try:
-            applied = self.facts[op.name].applied(strategy, mesh)
-        except REFUSED:
-            return None
-        found: dict[str, State] = {}
-        for value, state in zip((*op.operands, *op.results), (*applied.operands, *applied.results), strict=True):
-            own = state if value in self.graph.differentiable else state.without_gradient()
-            if value not in self.parts.tables and found.setdefault(value, own) != own:
-                return None
-        return found
-
-    def candidates(self, op: Op, mesh: Mesh) -> Iterator[Choice]:
-        """Choices that the rule, the space and the target allow."""
-        facts = self.facts[op.name]
-        for choice in choices(facts.rule):
-            if isinstance(choice, Idle):
-                allowed = self.space.partial_gradients or not choice.grad_partial
-            elif isinstance(choice, Pass):
-                allowed = self.space.partial_values
-            else:
-                allowed = self.splits(op, facts, choice)
-            if allowed and isinstance(choice, Split):
-                yield from self.laid_out(op, choice, mesh)
-            elif allowed:
-                yield choice
-
-    def splits(self, op: Op, facts: Facts, choice: Split) -> bool:
-        loops = self.parts.found.factors[op.name]
-        if any(stem(name) in self.space.whole for factor in choice.factors for name in loops[factor][:1]):
-            return False
-        roles = {facts.rule.factor(name).role for name in choice.factors}
-        if Role.MAX in roles and self.graph.differentiable.intersection(op.results):
-            return False
-        if len(choice.factors) == 2:
-            return "ring" in self.attention and choice.layout != ZIGZAG
-        return op.kind != "attention" or choice.factors != ("sq",) or "all_gather" in self.attention
-
-    def laid_out(self, op: Op, choice: Split, mesh: Mesh) -> Iterator[Split]:
-        """A choice in its possible layouts: a zigzag where the axis cuts the sequence in one."""
-        loops = self.parts.found.factors[op.name][choice.factors[0]]
-        if mesh.names[0] in self.space.zigzag and loops and stem(loops[0]) == SEQUENCE:
-            found: tuple[Split, ...] = (Split(choice.factors, ZIGZAG),)
-        else:
-            found = self.layouts.single(op, choice, mesh)
-        for one in dict.fromkeys(found):
-            names = layout_names(one.layout, apart=cut_apart(self.graph, op, one.layout))
-            if self.known_layouts.issuperset(names):
-                yield one
-
-
 class _Combining:
     """The combination of the options of single axes."""
 
-    def __init__(self, searching: _Searching, mesh: Mesh) -> None:
+    def __init__(self, searching: Searching, mesh: Mesh) -> None:
         self.searching, self.mesh = searching, mesh
         self.group, self.facts, self.graph = searching.group, searching.facts, searching.graph
         self.singles = tuple(searching.singles(axis) for axis in mesh.axes)
@@ -291,43 +149,40 @@ class _Combining:
         picks = np.array(list(product(*map(range, counts))), dtype=np.int64).reshape(prod(counts), len(counts))
         picks = picks[self.divides(picks) & self.one_ring(picks)]
         picks = picks[self.granted(picks)]
-        plain = self.plain(picks)
-        joint = {int(row): self.applied(picks[row]) for row in np.flatnonzero(~plain)}
-        legal = plain.copy()
-        legal[[row for row, states in joint.items() if states is not None]] = True
-        numbered = [self.numbered(value, picks, plain, joint) for value in _ports(self.group)]
-        found = [_in_order(states, numbers[legal]) for states, numbers in numbered]
+        meshes, taken, orders, laid = list[Mesh](), list[Indices](), list[Indices](), list[Laid]()
+        for order in permutations(range(len(counts))):
+            own = picks[self.differs(picks, order)]
+            laying = _Laying(self.searching, self.mesh, self.singles, order)
+            found, legal = laying.laid(own[:, list(order)])
+            orders.append(np.full(int(legal.sum()), len(meshes), dtype=np.int64))
+            meshes.append(laying.mesh)
+            taken.append(own[legal])
+            laid.append(found)
+        merged = [_merged(ways) for ways in zip(*laid, strict=True)]
         return Offered(
             self.mesh,
             self.group.ops,
             tuple(self.facts[op.name].rule for op in self.group.ops),
             self.searching.layouts,
             tuple(tuple(single.choices for single in singles) for singles in self.singles),
-            picks[legal],
-            tuple(states for states, _ in found),
-            tuple(numbers for _, numbers in found),
+            tuple(meshes),
+            np.concatenate(taken),
+            np.concatenate(orders),
+            tuple(states for states, _ in merged),
+            tuple(numbers for _, numbers in merged),
         )
 
-    def numbered(
-        self, value: str, picks: Indices, plain: npt.NDArray[np.bool_], joint: Mapping[int, States | None]
-    ) -> tuple[list[State], Indices]:
-        """The states of a value, and for every pick the number of its own: of plain picks, one state is composed for
-        all that are alike on every axis."""
-        codes = np.zeros(len(picks), dtype=np.int64)
-        for column, singles in enumerate(self.singles):
-            own: dict[State, int] = {}
-            alike = [own.setdefault(single.states[value], len(own)) for single in singles]
-            codes = codes * max(1, len(own)) + np.array(alike, dtype=np.int64)[picks[:, column]]
-        rows = np.flatnonzero(plain)
-        _, first, classes = np.unique(codes[rows], return_index=True, return_inverse=True)
-        known: dict[State, int] = {}
-        composed = [known.setdefault(self.composed(picks[rows[row]], value), len(known)) for row in first]
-        numbers = np.zeros(len(picks), dtype=np.int64)
-        numbers[rows] = np.array(composed, dtype=np.int64)[classes.reshape(-1)]
-        for row, states in joint.items():
-            if states is not None:
-                numbers[row] = known.setdefault(states[value], len(known))
-        return list(known), numbers
+    def differs(self, picks: Indices, order: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Whether another order of axes lays out anything else: every two of them that change places cut one loop."""
+        legal = np.ones(len(picks), dtype=bool)
+        for at, axis in enumerate(order):
+            for before in (one for one in order[:at] if one > axis):
+                shared = np.zeros((len(self.singles[before]), len(self.singles[axis])), dtype=bool)
+                for row, one in enumerate(self.singles[before]):
+                    for column, other in enumerate(self.singles[axis]):
+                        shared[row, column] = any(map(_cut_one_loop, one.choices, other.choices))
+                legal &= shared[picks[:, before], picks[:, axis]]
+        return legal
 
     def divides(self, picks: Indices) -> npt.NDArray[np.bool_]:
         """Whether the parts of all axes together divide every loop, and every extent that runs over loops."""
@@ -378,6 +233,51 @@ class _Combining:
         """The strategy of one operator under a pick, with the layouts of each axis by itself."""
         return Strategy(tuple((axis, own[index]) for axis, own, index in zip(self.mesh.names, made, pick, strict=True)))
 
+
+Laid = list[tuple[tuple[State, ...], Indices]]
+"""Of every value of a group's ports, its states, and of every pick the number of its own."""
+
+
+class _Laying:
+    """The states of a group's values where axes cut in one order."""
+
+    def __init__(
+        self, searching: Searching, mesh: Mesh, singles: Sequence[tuple[Single, ...]], order: Sequence[int]
+    ) -> None:
+        self.searching, self.group, self.facts = searching, searching.group, searching.facts
+        self.mesh = Mesh(tuple(mesh.axes[axis] for axis in order))
+        self.singles = tuple(singles[axis] for axis in order)
+
+    def laid(self, picks: Indices) -> tuple[Laid, npt.NDArray[np.bool_]]:
+        """The states that values have under legal picks, and which are."""
+        plain = self.plain(picks)
+        joint = {int(row): self.applied(picks[row]) for row in np.flatnonzero(~plain)}
+        legal = plain.copy()
+        legal[[row for row, states in joint.items() if states is not None]] = True
+        numbered = [self.numbered(value, picks, plain, joint) for value in _ports(self.group)]
+        return [_in_order(states, numbers[legal]) for states, numbers in numbered], legal
+
+    def numbered(
+        self, value: str, picks: Indices, plain: npt.NDArray[np.bool_], joint: Mapping[int, States | None]
+    ) -> tuple[list[State], Indices]:
+        """The states of a value, and for every pick the number of its own: of plain picks, one state is composed for
+        all that are alike on every axis."""
+        codes = np.zeros(len(picks), dtype=np.int64)
+        for column, singles in enumerate(self.singles):
+            own: dict[State, int] = {}
+            alike = [own.setdefault(single.states[value], len(own)) for single in singles]
+            codes = codes * max(1, len(own)) + np.array(alike, dtype=np.int64)[picks[:, column]]
+        rows = np.flatnonzero(plain)
+        _, first, classes = np.unique(codes[rows], return_index=True, return_inverse=True)
+        known: dict[State, int] = {}
+        composed = [known.setdefault(self.composed(picks[rows[row]], value), len(known)) for row in first]
+        numbers = np.zeros(len(picks), dtype=np.int64)
+        numbers[rows] = np.array(composed, dtype=np.int64)[classes.reshape(-1)]
+        for row, states in joint.items():
+            if states is not None:
+                numbers[row] = known.setdefault(states[value], len(known))
+        return list(known), numbers
+
     def plain(self, picks: Indices) -> npt.NDArray[np.bool_]:
         rules = [self.facts[op.name].rule for op in self.group.ops]
         plain = np.full(len(picks), not any(rule.sections or rule.slots for rule in rules))
@@ -407,18 +307,25 @@ class _Combining:
         return states
 
 
+def _merged(laid: Sequence[tuple[tuple[State, ...], Indices]]) -> tuple[tuple[State, ...], Indices]:
+    """The states of several orders of axes as one list, and the numbers of all their picks in it."""
+    known: dict[State, int] = {}
+    numbers = [
+        np.array([known.setdefault(state, len(known)) for state in states], dtype=np.int64)[own] for states, own in laid
+    ]
+    return tuple(known), np.concatenate(numbers)
+
+
+def _cut_one_loop(one: Choice, other: Choice) -> bool:
+    """Whether two axes cut the same loop of an operator."""
+    return isinstance(one, Split) and isinstance(other, Split) and not set(one.factors).isdisjoint(other.factors)
+
+
 def _in_order(states: Sequence[State], numbers: Indices) -> tuple[tuple[State, ...], Indices]:
     """States in the order in which they first occur, with their new numbers: those that do not occur are left out."""
     _, first, classes = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first)
     return tuple(states[numbers[first[at]]] for at in order), np.argsort(order)[classes.reshape(-1)]
-
-
-def added(wanted: States, states: States) -> States | None:
-    """The states that an operator adds to the known ones; None if they disagree."""
-    if any(states.get(value, state) != state for value, state in wanted.items()):
-        return None
-    return {value: state for value, state in wanted.items() if value not in states}
 
 
 def _parts(choice: Choice, factor: str, size: int) -> int:

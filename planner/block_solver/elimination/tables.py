@@ -75,14 +75,6 @@ def scope_of(tables: Sequence[Table]) -> tuple[int, ...]:
     return tuple(sorted({one for table in tables for one in table.scope}))
 
 
-def summed(tables: Sequence[Table], scope: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """The sum of tables over a scope that covers theirs, written out."""
-    total = np.zeros(shape)
-    for table in tables:
-        total += _spread(table, scope)
-    return total
-
-
 def minimised(tables: Sequence[Table], variable: int, deadline: Deadline = NEVER) -> Table:
     """The sum of tables that name a variable, at its best state for every choice of the others."""
     wide = _folded([table for table in tables if len(table.scope) > 1])

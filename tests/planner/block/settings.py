@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
@@ -10,11 +12,47 @@ from meshwright.cost_models.ledger.ledger import ledger
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
 from meshwright.ir.decisions.decisions import BodyPlan
+from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.lower_body import lower_body
 from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import State
 from meshwright.ir.target.workload import STACKS, Workload
-from meshwright.planner.block.plan import Block
-from meshwright.planner.block.space import Terms
+from meshwright.planner.block.build import build
+from meshwright.planner.block.choice import BlockCost, cost_of_plan
+from meshwright.planner.block.plan import Block, body_plan
+from meshwright.planner.block.space import ALL, Space, Terms
+from meshwright.planner.block_solver.elimination import elimination
+from meshwright.planner.block_solver.problem import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """The best plan of a body by itself: what the block problem says it costs per micro-batch, and what it costs."""
+
+    plan: BodyPlan
+    objective_s: float
+    cost: BlockCost
+
+
+def solved(
+    model: Fold,
+    body: str,
+    mesh: Mesh,
+    terms: Terms,
+    space: Space = ALL,
+    *,
+    boundary: Mapping[str, State] | None = None,
+    memory_bytes: float | None = None,
+) -> Solved | None:
+    """The fastest plan, within `memory_bytes` of one micro-batch; None where there is none."""
+    block = build(model, body, mesh, terms, space, boundary)
+    answer = elimination.solve(block.problem if memory_bytes is None else block.within(memory_bytes, 1))
+    if answer.objective is None:
+        return None
+    assert answer.status is Status.OPTIMAL
+    plan = body_plan(block, answer.states)
+    return Solved(plan=plan, objective_s=answer.objective, cost=cost_of_plan(block.graph, plan, mesh, terms))
+
 
 PHASES = ("forward", "recompute", "inputs", "weights")
 

@@ -23,7 +23,6 @@ from meshwright.planner.block.moves import Moves
 from meshwright.planner.block.plan import Block, body_plan
 from meshwright.planner.block.space import Space
 from meshwright.planner.block_solver import brute
-from meshwright.planner.block_solver.boundary import boundary_table
 from meshwright.planner.block_solver.methods import solve
 from tests import llama_block
 from tests.build import Builder
@@ -164,21 +163,6 @@ def test_moves_take_what_their_steps_take() -> None:
                     phase.transmissions[Transmission(step.kind, step.axes, nbytes, "value")] += 1  # type: ignore[arg-type]
                 held = reached
             assert table[row, column] == pytest.approx(sum(setting.cost(phase, mesh).values), rel=ROUNDING)
-
-
-def test_the_best_cycle_of_a_boundary_table_is_the_closed_block() -> None:
-    """And with free ends a block is cheaper than it can be in a stack."""
-    mesh = Mesh.parse("a=4")
-    setting = terms(mesh, batch=2, seq=16)
-    model = llama_block.model(llama_block.Sizes(batch=2))
-    closed = build(model, "block", mesh, setting, Space(zero=0))
-    apart = build(model, "block", mesh, setting, Space(zero=0, closed=False))
-    entry, leaving = (apart.hubs[apart.hub_of[value]].states for value in ("x", "res2"))
-    table = boundary_table(apart.problem, apart.variable_of("x"), apart.variable_of("res2")).boundary.table
-    cycles = [table[entry.index(state), leaving.index(state)] for state in entry if state in leaving]
-    best = solve(closed.problem).objective
-    assert min(cycles) == pytest.approx(best, rel=ROUNDING)
-    assert table.min() <= min(cycles)
 
 
 def handed_on() -> Fold:

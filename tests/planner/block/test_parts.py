@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 from sys import getrecursionlimit
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.ledger.ledger import Phase, streaming, updating_bytes
 from meshwright.cost_models.profile import StepConstants
 from meshwright.ir.decisions.sharding import levels
-from meshwright.ir.errors import BlockUnsolvable, ProblemMalformed
+from meshwright.ir.errors import BlockUnsolvable
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.sharding.mesh import Mesh
@@ -24,16 +23,14 @@ from meshwright.ir.sharding.placement import Placement, State
 from meshwright.ir.sharding.reshard import path
 from meshwright.ir.target.workload import STACKS
 from meshwright.planner.block.build import build
-from meshwright.planner.block.choice import BlockChoice, BlockCost, cost_of_plan
+from meshwright.planner.block.choice import BlockCost, cost_of_plan
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.kernels import Kernels, Times
 from meshwright.planner.block.moves import Moves
 from meshwright.planner.block.plan import body_plan, chosen_of, neighbours
-from meshwright.planner.block.solve import BlockFrontier, undominated
 from meshwright.planner.block.space import Space, Terms
 from meshwright.planner.block.storage import Stored, Storing
 from meshwright.planner.block_solver.methods import solve
-from meshwright.planner.block_solver.problem import Status
 from tests.build import Builder
 from tests.cost_models.programs import DENSE, MOE, fold
 from tests.planner.block.settings import drawn, prices, terms
@@ -267,7 +264,7 @@ def test_a_plan_is_the_choice_that_means_it(model: str) -> None:
         near = list(neighbours(block, chosen))
         assert len(near) == len(set(near)) == sum(sizes) - len(sizes)
         assert all(sum(one != other for one, other in zip(chosen, there, strict=True)) == 1 for there in near)
-    elsewhere = replace(plan, states=tuple((value, State.parse("[-, -, a]")) for value, _ in plan.states))
+    elsewhere = replace(plan, states=tuple((value, State.parse("[a, -, -]+sum(b)")) for value, _ in plan.states))
     assert chosen_of(block, elsewhere) is None
     assert body_plan(block, chosen, "named").name == "named"
     assert body_plan(block, chosen).name == block.body
@@ -375,32 +372,12 @@ def cost(forward_s: float, once_s: float, saved: float, state: float) -> BlockCo
         once_s=once_s,
         saved_bytes=saved,
         state_bytes=state,
-        peak_bytes=0.0,
-        traffic=(),
     )
-
-
-def point(*numbers: float) -> BlockChoice:
-    plan: Any = SimpleNamespace()
-    return BlockChoice(plan=plan, status=Status.OPTIMAL, objective_s=1.0, bound_s=1.0, boundary=(), cost=cost(*numbers))
 
 
 def test_what_happens_once_is_shared_out_over_micro_batches() -> None:
     assert cost(1.0, 12.0, 0.0, 0.0).total_s(4) == 1 + 2 + 4 + 3
     assert Stored(None, 1.0, 2.0, 12.0).total_s(4) == 1 + 2 + 3
-
-
-def test_a_frontier_has_no_point_that_another_matches() -> None:
-    """In time, saved bytes and bytes of state, together; how much once counts depends on the micro-batches."""
-    fast, lean, small = point(1, 0, 9, 9), point(2, 0, 5, 9), point(3, 0, 9, 5)
-    worse, same, late = point(4, 0, 9, 5), point(2, 0, 5, 9), point(0, 8, 9, 9)
-    assert undominated([worse, small, same, lean, fast], 1) == (fast, same, small)
-    assert undominated([late, fast], 1) == (fast,)
-    assert undominated([late, fast], 8) == (late,)
-    assert BlockFrontier(body="b", microbatches=1, points=(fast, lean)).points == (fast, lean)
-    for points in ((fast, small, worse), (lean, fast)):
-        with pytest.raises(ProblemMalformed, match="a point dominates another"):
-            BlockFrontier(body="b", microbatches=1, points=points)
 
 
 def test_terms_are_those_of_a_target() -> None:

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from meshwright.ir.errors import ProblemMalformed, ProblemTooLarge
-from meshwright.planner.block_solver.boundary import Boundary, boundary_table, chained, min_plus, min_plus_power
+from meshwright.ir.errors import ProblemTooLarge
 from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.elimination.dual import Dual, dual, improved, only_use
 from meshwright.planner.block_solver.elimination.labelled import TooManyLabelsError
@@ -217,31 +216,6 @@ def test_the_best_with_every_state_of_two_parts_that_nothing_ties() -> None:
     found = min_marginals(Problem(variables, (pair,)))
     # (0, 0) 10, (0, 1) 8, (1, 0) 7, beside at least 10
     assert [best.tolist() for best in found.best] == [[18, 17], [17, 18], [17, 19]]
-    apart = boundary_table(Problem(variables, (pair,)), 1, 0)
-    assert apart.boundary.costs.tolist() == [[20, 17], [18, 0]]
-    assert apart.boundary.allowed.tolist() == [[True, True], [True, False]]
-    assert [apart.states(*ends) for ends in ((0, 0), (0, 1), (1, 0))] == [(0, 0, 0), (1, 0, 0), (0, 1, 0)]
-    uses = (np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([3.0, 0.0]))
-    paid = boundary_table(Problem(variables, (pair,), (Limit("memory", 0.0, uses),)), 0, 1, prices={"memory": 1.0})
-    # the third now at 12 for its second state, each second state of the others one more
-    assert paid.boundary.table.tolist() == [[10 + 12, 8 + 1 + 12], [7 + 1 + 12, np.inf]]
-
-
-def test_blocks_in_a_row_by_hand() -> None:
-    """Two states, at 1 and 5 from the first, at 2 and never from the second."""
-    table = Boundary.of(np.array([[1.0, 5.0], [2.0, np.inf]]))
-    assert (table.costs.tolist(), table.allowed.tolist()) == ([[1, 5], [2, 0]], [[True, True], [True, False]])
-    powers = {1: [[1, 5], [2, np.inf]], 2: [[2, 6], [3, 7]], 3: [[3, 7], [4, 8]], 4: [[4, 8], [5, 9]]}
-    powers |= {5: [[5, 9], [6, 10]], 6: [[6, 10], [7, 11]]}
-    for count, expected in powers.items():
-        assert min_plus_power(table, count).table.tolist() == expected
-    assert min_plus(table, Boundary.of(np.array([[1.0], [0.0]]))).table.tolist() == [[2], [3]]
-    assert chained([table] * 3, 1, 1) == (1, 0, 0, 1)
-    assert chained([table], 0, 1) == (0, 1)
-    # From the first state everything costs the same: the lowest states between.
-    assert chained([Boundary.of(np.zeros((2, 2)))] * 2, 1, 1) == (1, 0, 1)
-    with pytest.raises(ProblemMalformed, match="no way from 1 to 1"):
-        chained([table], 1, 1)
 
 
 # Prices --------------------------------------------------------------------------------------------------------------

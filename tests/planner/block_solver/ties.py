@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.planner.block_solver import frontier, min_marginals
+from meshwright.planner.block_solver import min_marginals
 from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.programs import process
 from tests.planner.block_solver.problems import written
@@ -17,6 +17,5 @@ def told() -> list[str]:
     problems = [written(rng, [4] * 6, edges, "ties", limits=limits, tight=0.4) for limits in (0, 1, 2, 0, 1, 2)]
     by_sweep = [str(elimination.solve(problem).states) for problem in problems]
     by_program = [str(answer.states) for answer in process.solve_all(problems)]
-    trades = [str([point.states for point in frontier(problem).points]) for problem in problems]
     marginals = [str([best.tolist() for best in min_marginals(problem).best]) for problem in problems]
-    return [*by_sweep, *by_program, *trades, *marginals]
+    return [*by_sweep, *by_program, *marginals]
