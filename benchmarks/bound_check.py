@@ -7,7 +7,7 @@ A search proves its answer by bounds (`planner.bounds`): none may exceed what th
 each configuration of a sample that no search has touched, these must hold, weakest first:
 
     least <= pipeline <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
-    coarse, kernels <= price                        of what fits: these bounds are about nothing else
+    coarse, kernels, parts <= price                 of what fits: these bounds are about nothing else
     its work, kept <= the base's                    one micro-batch, before shapes: the parts of coarse bounds
 
 `--published` holds the configurations of the table of runs against them, as people ran these, with uneven stages and
@@ -22,8 +22,9 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import islice, pairwise
 from random import Random
 from statistics import quantiles
@@ -40,6 +41,9 @@ from meshwright.planner.bounds.coarse import CoarseBounds
 from meshwright.planner.bounds.common import Common
 from meshwright.planner.question.pins import SHARED, Config
 from meshwright.planner.question.pricing import LEAST_BATCH
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.operators.bounds import Arrangement, arrangements, key_of, mesh_of, parts_s
+from meshwright.planner.refine.operators.operators import FEW_AXES
 from meshwright.planner.space.declared import NOWHERE, Storage
 
 CASES = (
@@ -70,8 +74,8 @@ SMALL = tuple(
 """Few blocks on few devices, with room and without."""
 
 BOUNDS = ("floor", "least", "pipeline", "step", "run")
-OF_WHAT_FITS = ("floor", "kernels")
-"""Bounds that leave out what has no room; `kernels` is that of all plans of operators."""
+OF_WHAT_FITS = ("floor", "kernels", "parts")
+"""Bounds that leave out what has no room; `kernels` and `parts` are those of all plans of operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,9 @@ class Tally:
             return [
                 (one.capacity_bytes + one.lacks_bytes) / (one.capacity_bytes + one.over_bytes) for one in self.checked
             ]
-        return [one.bounds_s[name] / one.price_s for one in self.checked if name != "floor" or one.over_bytes <= 0]
+        return [
+            one.bounds_s[name] / one.price_s for one in self.checked if name not in OF_WHAT_FITS or one.over_bytes <= 0
+        ]
 
 
 class Checker:
@@ -137,6 +143,16 @@ class Checker:
         self.common = Common(own.setting, own.evaluator.prices, own.setting.folds.at(LEAST_BATCH))
         self.coarse = CoarseBounds(self.common, own.space)
         self._bounds: dict[Config, Bounds] = {}
+        self._parts: dict[tuple[object, ...], float] = {}
+
+    @cached_property
+    def bench(self) -> Bench:
+        return Bench(self.own.search())
+
+    @cached_property
+    def arrangements(self) -> Mapping[tuple[object, ...], Arrangement]:
+        """All arrangements of the space."""
+        return {key_of(one.config): one for one in arrangements(self.bench)}
 
     def bounds(self, config: Config) -> Bounds:
         base = base_of(config)
@@ -154,7 +170,24 @@ class Checker:
     def kernels_s(self, config: Config) -> float:
         """The bound of all plans of operators, for the same schedules."""
         known = (config.schedule, config.vp) in self.own.space.schedules(config.pp, config.microbatches)
-        return self.coarse.kernels_s(config) if known else 0.0
+        return self.coarse.operators_s(config) if known else 0.0
+
+    def parts_s(self, config: Config) -> float:
+        """The bound of all plans of operators by their parts: those of the arrangement itself, and of the one on its
+        mesh with the fewest micro-batches."""
+        known = self.arrangements.get(key_of(config))
+        if known is None or known.axes > FEW_AXES or known.tight:
+            return 0.0
+        alike = [one.config for one in self.arrangements.values() if mesh_of(one.config) == mesh_of(config)]
+        fewest = min(alike, key=lambda one: one.microbatches)
+        return max(self._at_least_s(config, one) for one in (fewest, known.config))
+
+    def _at_least_s(self, config: Config, one: Config) -> float:
+        key = key_of(one)
+        if key not in self._parts:
+            self._parts[key] = one.microbatches * parts_s(one, self.bench, {})
+        known = (config.schedule, config.vp) in self.own.space.schedules(config.pp, config.microbatches)
+        return self.coarse.operators_s(config, self._parts[key] / config.microbatches) if known else 0.0
 
     def shares(self, base: Config, bounds: Bounds) -> dict[str, float]:
         """Of what a base does and keeps, how much the coarse or the fine floor says."""
@@ -179,6 +212,7 @@ class Checker:
             bounds_s={
                 "floor": self.floor_s(config),
                 "kernels": self.kernels_s(config),
+                "parts": self.parts_s(config),
                 "least": bounds.least_s(config),
                 "pipeline": bounds.step_s(replace(config, zero=0, shard=0)),
                 "step": bounds.step_s(config, wires),
@@ -247,7 +281,7 @@ def lines(tally: Tally) -> Iterator[str]:
     outside = f", {tally.outside} that bounds are not about" if tally.outside else ""
     counts = f"{len(tally.checked)} priced, {tally.refused} refused{outside}, {len(tally.violations)} violations"
     yield f"{tally.case}: {counts}"
-    for name, found in ((name, tally.tightness(name)) for name in BOUNDS):
+    for name, found in ((name, tally.tightness(name)) for name in (*BOUNDS, "parts")):
         if len(found) < 2:
             continue
         cuts = quantiles(found, n=20)

@@ -219,6 +219,7 @@ def _bounds(solved: Solved, best: Found) -> Bounds:
         upper=solved.score(best),
         gap=solved.gap,
         operators_s=min(solved.operators_s, best.step_s),
+        more_axes_s=min(solved.more_axes_s, best.step_s),
         complete=solved.complete,
         only=constraints.only,
         never=constraints.never,

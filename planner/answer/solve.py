@@ -157,9 +157,14 @@ class Solved:
 
     @property
     def operators_s(self) -> float:
-        """What no plan takes less than, whatever axes do in its operators on the meshes that are declared; 0 where
-        nothing is known."""
+        """What no plan takes less than, whatever axes do in its operators, on declared meshes of one or two axes; 0
+        where nothing is known."""
         return self.search.operators_s if self.complete and self.objective == "time" else 0.0
+
+    @property
+    def more_axes_s(self) -> float:
+        """The same of declared meshes of more axes."""
+        return self.search.more_axes_s if self.complete and self.objective == "time" else 0.0
 
     @property
     def global_batch(self) -> int:
@@ -291,6 +296,7 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
             search.baselines |= usual  # a person would use the whole cluster, where that can be
             better, notes = finished(search, solved.asked, solved.stop)
             search.operators_s = solved.search.operators_s  # of all ranks, of which these are some
+            search.more_axes_s = solved.search.more_axes_s
             solved = replace(
                 solved,
                 ask=own,

@@ -135,25 +135,33 @@ class CoarseBounds:
         found = CAUTION * base.mbs / sequences * found + (own.awaited if base.etp <= 1 else 0.0)
         return np.vstack([found, CAUTION * self.exchanged_s(base, sequences)])
 
-    def kernels_s(self, config: Config) -> float:
+    def operators_s(self, config: Config, parts_s: float = 0.0) -> float:
         """Least step time of any plan, whatever axes do in operators, with so many stages and micro-batches: kernels
-        alone, and what they keep, as on one rank, shared out evenly over all ranks of a stage. Infinite where that
-        cannot fit."""
+        alone, and what they keep, as on one rank, shared out evenly over all ranks of a stage; or `parts_s`, what one
+        micro-batch takes at least on all stages together. Infinite where that cannot fit."""
         ranks, sequences = config.tp * config.cp * config.dp, config.mbs * config.dp
         whole = replace(config, tp=1, cp=1, ep=1, etp=0, dp=ranks)
         sums, share = self.sums(Anchor(1, 1, config.recompute, sequences)), CAUTION / ranks
         fullest = self.fullest(whole, share * sums.used)
         if fullest is None:
             return inf
+        fits = self.common.with_runtime(fullest[1]) <= self.common.capacity
+        if not fits.any():
+            return inf
         kernels = share * (sums.device + self.attention_s(config.recompute, sequences))
         hosts = np.where(self.common.routed, 0.0, sums.launches)  # fewer experts on a rank are fewer kernels
         nobody = np.zeros(kernels.shape[1])
         longest = np.maximum(*(self.longest_s(whole, np.vstack([one, nobody])) for one in (kernels, hosts)))
-        fits = self.common.with_runtime(fullest[1]) <= self.common.capacity
-        if not fits.any():
-            return inf
-        updates = CAUTION * float(sums.update @ self.common.counts) / self.space.ranks
-        return (float(longest[fits].min()) + updates) * self.common.straggling
+        longest += CAUTION * float(sums.update @ self.common.counts) / self.space.ranks
+        parts = config.microbatches / config.pp * parts_s + self.waits_s(whole, np.vstack([kernels, nobody]))
+        return float(np.maximum(longest, parts)[fits].min()) * self.common.straggling
+
+    def waits_s(self, config: Config, phases: Vector) -> Vector:
+        """Seconds that a group waits before and after its own work, by schedule, in the mean over groups: no more than
+        the one that is done last, where all do as much."""
+        pipelines = self.pipelines(config)
+        groups = np.diff(np.append(pipelines.firsts, len(pipelines.waits)))
+        return np.asarray(np.add.reduceat(pipelines.waits @ phases.ravel(), pipelines.firsts) / groups)
 
     def attention_s(self, recompute: str, sequences: int) -> Vector:
         """Least seconds of attention on one rank, by phase and body, in whatever pieces: those of a causal sequence are

@@ -73,7 +73,11 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             "lower_s": bounds.lower if bounds.objective == "time" else 0.0,
             "upper_s": plan.prediction.step_time_s,
             "gap": bounds.gap,
-            "operators": {"lower_s": bounds.operators_s, "gap": 1 - bounds.operators_s / plan.prediction.step_time_s},
+            "operators": {
+                "lower_s": bounds.operators_s,
+                "gap": 1 - bounds.operators_s / plan.prediction.step_time_s,
+                "more_axes_lower_s": bounds.more_axes_s,
+            },
             "objective": {"name": bounds.objective, "lower": bounds.lower, "upper": bounds.upper},
             "space": {
                 "only": {name: list(values) for name, values in bounds.only.items()},
@@ -181,6 +185,7 @@ def plan_of(table: PlanTable, place: str) -> Plan:
             upper=bounds.objective.upper,
             gap=bounds.gap,
             operators_s=bounds.operators.lower_s,
+            more_axes_s=bounds.operators.more_axes_lower_s,
             complete=space.complete,
             only=constraints_of(space.only),
             never=constraints_of(space.never),

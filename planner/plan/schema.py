@@ -194,10 +194,11 @@ class SpaceTable(Table):
 
 
 class OperatorBoundTable(Table):
-    """The bound on all plans of operators."""
+    """The bounds on all plans of operators."""
 
     lower_s: Amount = 0.0
     gap: Number = 1.0
+    more_axes_lower_s: Amount = 0.0
 
 
 class BoundsTable(Table):
@@ -392,9 +393,12 @@ def _bounds(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
     gap = 1 - bounds.lower / bounds.upper
     if abs(bounds.gap - gap) > NEAR:
         yield Fault(("bounds", "gap"), f"it is {bounds.gap}, and that of the bounds is {gap}", AGAIN)
-    if bounds.operators_s > plan.prediction.step_time_s * (1 + NEAR):
-        cause = f"{bounds.operators_s} is above the step of the plan, {plan.prediction.step_time_s}"
-        yield Fault(("bounds", "operators", "lower_s"), cause, AGAIN)
+    for name, least_s in (("lower_s", bounds.operators_s), ("more_axes_lower_s", bounds.more_axes_s)):
+        if least_s > plan.prediction.step_time_s * (1 + NEAR):
+            cause = f"{least_s} is above the step of the plan, {plan.prediction.step_time_s}"
+            yield Fault(("bounds", "operators", name), cause, AGAIN)
+    if (bounds.operators_s > 0) != (bounds.more_axes_s > 0):
+        yield Fault(("bounds", "operators"), "one of its bounds is known, and one is not", AGAIN)
 
 
 def _rival(path: Path_, one: Rival, plan: Plan) -> Iterator[Fault]:

@@ -150,7 +150,10 @@ class Bounds:
     truncated: tuple[str, ...]
     counts: Mapping[str, int]
     operators_s: float = 0.0
-    """What no choice of operators takes less than, on the meshes of the declared space; 0 where nothing is known."""
+    """What no plan takes less than, whatever axes do in operators, on meshes of one or two axes; 0 where nothing is
+    known."""
+    more_axes_s: float = 0.0
+    """The same of the declared meshes of more axes; no plan of them takes less than the step where there are none."""
 
     @property
     def proved(self) -> bool:

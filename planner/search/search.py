@@ -121,7 +121,7 @@ class Search:
         """Per family and recomputation, sequences of a micro-batch with which no shape fits; nor does any with more."""
         self.quickest: dict[tuple[object, ...], float] = {}
         """Per family and sequences, the least time of any shape that computes nothing again."""
-        self.operators_s = 0.0
+        self.operators_s = self.more_axes_s = 0.0
         """What no plan of operators takes less than (`planner.refine.operators.arrangements`); 0 where nothing is
         known."""
         self.common = Common(setting, prices, setting.folds.at(LEAST_BATCH))

@@ -82,7 +82,7 @@ def bounds(**words: Any) -> Bounds:
     """Time, a quarter of it unproved."""
     usual: dict[str, Any] = {"objective": "time", "lower": 1.5, "upper": 2.0, "gap": 0.25, "complete": True}
     usual |= {"only": {}, "never": {}, "modules": (), "truncated": ("context parallel",)}
-    usual |= {"operators_s": 1.0}
+    usual |= {"operators_s": 1.0, "more_axes_s": 1.0}
     return Bounds(**usual | {"counts": {"bases": 1200, "full": 0, "priced": 3}} | words)
 
 

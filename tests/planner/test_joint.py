@@ -15,7 +15,7 @@ from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.problem import Assignment, Status
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.refine.improvement import Bench
-from meshwright.planner.refine.operators.arrangements import arrangements, named
+from meshwright.planner.refine.operators.bounds import Bounded, arrangements, named
 from meshwright.planner.refine.operators.joint import Joint
 from meshwright.planner.refine.operators.operators import Work
 from meshwright.planner.search.search import Search
@@ -102,20 +102,26 @@ def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Pat
     case = Case(str(path), cluster, seq=64, batch=8)  # type: ignore[arg-type]
     search, random, checked = searched(case), Random(3), 0
     bench = Bench(search)
-    for one in random.sample(arrangements(search), 8):
+    every = Bounded(bench)
+    for one in random.sample(list(arrangements(bench)), 8):
         found = named(one.config, bench)
         if found is None or one.bound_s == inf:
             continue
+        every.tighten(one)
+        (tight,) = (other for other in every.waiting if other.config == one.config)
+        assert one.bound_s <= tight.bound_s
         config, start = found
         own = Work(bench, case.setting.fold(config), start, inf, {})
         joint = own.joint(hides=True, data=True) if own.open else None
         if joint is None:
             continue
-        for _ in range(5):
-            made = own.planned(start, joint, drawn(joint, random))
+        best = own.answer(joint)
+        assert best is not None
+        for answer in (best, *(drawn(joint, random) for _ in range(5))):
+            made = own.planned(start, joint, answer)
             if made is not None:
                 checked += 1
-                assert one.bound_s <= made.step_s
+                assert tight.bound_s <= made.step_s
     assert checked >= 10
 
 

@@ -67,7 +67,7 @@ def test_every_key_of_a_plan() -> None:
             "lower_s": 1.5,
             "upper_s": 2.0,
             "gap": 0.25,
-            "operators": {"lower_s": 1.0, "gap": 0.5},
+            "operators": {"lower_s": 1.0, "gap": 0.5, "more_axes_lower_s": 1.0},
             "objective": {"name": "time", "lower": 1.5, "upper": 2.0},
             "space": {
                 "only": {"tp": [2, 4]},

@@ -28,7 +28,7 @@ tokens/s/GPU  1,234
 MFU           40.00 %
 peak memory   6.00 GiB on the fullest stage, of 9.00 GiB (the device's 10.0 GiB less a margin of 10.00 %)
 gap           25.00 %: nothing in the declared space is below 1.5 s
-operator gap  50.00 %: whatever axes do in operators, on the meshes of that space no plan takes less than 1 s
+operator gap  50.00 %: whatever one or two mesh axes do in operators, no plan takes less than 1 s
 
 data parallel 2: 4 sequences a step on every copy
 tensor parallel 2: heads, widths and vocabulary are split, activations between blocks split along the sequence
@@ -107,7 +107,7 @@ MFU           40.00 %
 peak memory   6.00 GiB on the fullest stage, of 4.00 GiB (the device's 5.00 GiB less a margin of 20.00 %)
 cost          0.0125 a step, 8 devices in use
 gap           25.00 %: nothing in the declared space is below 0.01 a step; that space is without the pins of modules
-operator gap  50.00 %: whatever axes do in operators, on the meshes of that space no plan takes less than 1 s
+operator gap  50.00 %: whatever one or two mesh axes do in operators, no plan takes less than 1 s
 """
 
 OTHER_END = """\

@@ -60,6 +60,7 @@ def solved(**words: Any) -> Any:
         "complete": True,
         "proved": 1.5,
         "operators_s": 0.5,
+        "more_axes_s": 0.4,
         "gap": 0.25,
     }
     return SimpleNamespace(**usual | words)

@@ -77,6 +77,7 @@ class Told:
     improved: list[str] = field(default_factory=list)
     hopeless: bool = False
     operators_s: float = 0.0
+    more_axes_s: float = 0.0
     setting: Any = None
     space: Any = field(default_factory=lambda: SimpleNamespace(global_batch=64))
 

@@ -3,8 +3,9 @@
     space -> arrangements, by the least that any plan of operators takes -> joint problems -> plans, priced
 
 What names can say of a mesh ranks it badly for models with tables, towers or convolutions: of two meshes the one whose
-named plans are slower may have the faster plan of operators. So the order is by a bound that holds for all of them:
-kernels alone, shared out evenly over all ranks, with nothing exchanged.
+named plans are slower may have the faster plan of operators. So the order is by bounds that hold for all of them
+(`bounds`), the least first: an arrangement is bounded by the sum of its parts once its turn comes, and gets plans if
+its turn comes again.
 """
 
 from __future__ import annotations
@@ -13,55 +14,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names import uses
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine.candidate import WORTH, Candidate
 from meshwright.planner.refine.improvement import Bench
-from meshwright.planner.refine.operators.operators import (
-    FEW_AXES,
-    LEAST_GAIN,
-    Work,
-    attends_as_asked,
-    free_of,
-)
-from meshwright.planner.search.search import Search
+from meshwright.planner.refine.operators.bodies import Blocks
+from meshwright.planner.refine.operators.bounds import Arrangement, Bounded, named
+from meshwright.planner.refine.operators.operators import LEAST_GAIN, Work, attends_as_asked, free_of
 
 MOST_SOLVED = 12
-"""Arrangements whose operators are chosen."""
+"""Arrangements whose operators are chosen, for a bound or for plans."""
 
 PATIENCE = 4
-"""Of these, how many in a row may gain nothing. With 6, and without `NEAR`, no answer to the 30 questions of
-`benchmarks.unusual` was faster by a ten-thousandth (2026-11-28), and searches took a quarter longer."""
+"""Of those that got plans, how many in a row may gain nothing. With 6, and without `NEAR`, no answer to the 30
+questions of `benchmarks.unusual` was faster by a ten-thousandth (2026-11-28), and searches took a quarter longer."""
 
 NEAR = 1.1
 """Times the best plan so far: what is slower where everything hides that can is not solved again where nothing
 does."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrangement:
-    """One arrangement: the first configuration that has it, and the least time of any plan of it."""
-
-    bound_s: float
-    config: Config
-
-
-def arrangements(search: Search) -> list[Arrangement]:
-    """All arrangements of a search's space, the least bound first; of equal bounds those with fewer axes."""
-    found: dict[tuple[object, ...], Arrangement] = {}
-    space, bounds = search.space, dict[tuple[int, int, str], float]()
-    for base in space.bases():
-        for sized in space.pipelined(base):
-            sizes = tuple(axis.size for axis in sized.degrees().mesh().axes)
-            key = sized.pp, sizes, sized.microbatches, sized.recompute, sized.zigzag
-            if key in found:
-                continue
-            same = sized.pp, sized.microbatches, sized.recompute
-            if same not in bounds:
-                bounds[same] = search.coarse.kernels_s(sized)
-            found[key] = Arrangement(bound_s=bounds[same], config=sized)
-    return sorted(found.values(), key=lambda one: (one.bound_s, len(one.config.degrees().mesh().axes)))
+TIGHT = 0.92
+"""Of the best plan: a bound that is as near is not raised for its own sake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,35 +48,44 @@ class Arranged:
         return not bench.asked.modules and bench.cluster.ranks > 1
 
     def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
-        best, idle, tried = plan, 0, 0
-        every = arrangements(bench.search)
-        bench.search.operators_s = min((one.bound_s for one in every), default=0.0)
-        for one in every:
-            promises = one.bound_s < best.step_s * (1 - LEAST_GAIN)
-            if not promises or tried >= MOST_SOLVED or idle >= PATIENCE or bench.stop():
+        best, idle, every = plan, 0, Bounded(bench)
+        bench.search.more_axes_s = every.more_axes_s
+        while not bench.stop():
+            bench.search.operators_s, near_s = every.least_s, TIGHT * best.step_s
+            one = every.next(near_s)
+            if (
+                one is None
+                or one.bound_s >= best.step_s * (1 - LEAST_GAIN)
+                or (idle >= PATIENCE and one.bound_s >= near_s)
+            ):
                 return
-            if len(one.config.degrees().mesh().axes) > FEW_AXES:
+            if not one.tight and every.solved < MOST_SOLVED:
+                every.tighten(one)
+                idle += one.bound_s >= near_s
                 continue
-            tried, idle = tried + 1, idle + 1
-            for made in sorted(solved(one, bench, best.step_s), key=WORTH):
-                fold = bench.fold(made)
-                if (
-                    made.worth < best.worth
-                    and attends_as_asked(made.decisions, fold, bench.asked)
-                    and bench.writes(made)
-                ):
-                    best, idle = made, 0
+            every.finish(one)
+            if one.tight and idle < PATIENCE:
+                made = self.fastest(one, bench, best, every.blocks)
+                best, idle = made or best, 0 if made else idle + 1
+                if made:
                     yield made
-                    break
+
+    def fastest(self, one: Arrangement, bench: Bench, best: Candidate, blocks: Blocks) -> Candidate | None:
+        """The best plan of an arrangement, if it is better than the one so far and may be had."""
+        for made in sorted(solved(one, bench, best.step_s, blocks), key=WORTH):
+            asked = attends_as_asked(made.decisions, bench.fold(made), bench.asked)
+            if made.worth < best.worth and asked and bench.writes(made):
+                return made
+        return None
 
 
-def solved(one: Arrangement, bench: Bench, below_s: float) -> Iterator[Candidate]:
+def solved(one: Arrangement, bench: Bench, below_s: float, blocks: Blocks) -> Iterator[Candidate]:
     """Plans of an arrangement, priced; none where block problems say that nothing is faster than `below_s`."""
     made = named(one.config, bench)
     if made is None:
         return
     config, start = made
-    work = Work(bench, bench.setting.fold(config), start, inf, {})
+    work = Work(bench, bench.setting.fold(config), start, inf, blocks)
     axes = tuple(use.name for use in uses(config.degrees()) if use.stores and use.holds_copies(expert=False))
     for stored in _stored(bench, config):
         ran = bench.setting.ran(stored)
@@ -136,21 +118,6 @@ def _both(work: Work, start: Candidate, below_s: float, *, free: bool, data: boo
         if plan.step_s > NEAR * below_s:
             break
     return found
-
-
-def named(sized: Config, bench: Bench) -> tuple[Config, Candidate] | None:
-    """The first configuration with these sizes that names can say, which gives stages and schedule; None if there is
-    none."""
-    space = bench.search.space
-    for schedule, vp in space.schedules(sized.pp, sized.microbatches):
-        for split, blocks in space.shares(sized.pp * vp):
-            config = replace(sized, schedule=schedule, vp=vp, split=split, stage_blocks=blocks)
-            try:
-                decisions, fold = bench.decisions(config), bench.setting.fold(config)
-                return config, bench.candidate(decisions, bench.judged(decisions, fold), fold, config, config)
-            except MeshwrightError:
-                continue
-    return None
 
 
 def _stored(bench: Bench, config: Config) -> list[Config]:

@@ -264,10 +264,10 @@ class Bodies:
         held = sum(joint.calls[name] * self.used(plan, name) for name in joint.blocks)
         return self.answer(joint, held - plan.worth.lacks_bytes)
 
-    def storing(self, level: int, axes: tuple[str, ...], *, regather: bool) -> None:
-        """Store parameters as this level of ZeRO says, over these axes."""
+    def storing(self, level: int | None, axes: tuple[str, ...] | None, *, regather: bool) -> None:
+        """Store parameters as this level of ZeRO says, over these axes; without a level as is cheapest."""
         for name, kept in self.kept.items():
-            space = replace(kept.space, zero=level, storing=axes if level else (), regather=regather)
+            space = replace(kept.space, zero=level, storing=() if level == 0 else axes, regather=regather)
             self.kept[name] = replace(kept, space=space)
 
     def whole(self, plan: BodyPlan) -> BodyPlan:

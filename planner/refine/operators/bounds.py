@@ -1,0 +1,172 @@
+"""The least step time of an arrangement: no plan of it takes less, whatever axes do in its operators.
+
+    kernels   alone, shared out evenly over all ranks of a stage: known at once (`CoarseBounds.operators_s`)
+    parts     the optimum of the problem of all bodies together (`joint`), where every parameter is stored in the way
+              that costs least: kernels in their real sizes, and what has to be exchanged. Takes a tenth of a second, or
+              half of one on two axes, so it is asked for only where it may decide
+
+Parts are added up as if nothing ran into anything else. Where kernels of several parts become one (products of stacked
+weights, elementwise operators behind each other) the whole takes less: by as much as it does in the best plan, the
+bound is lowered. More micro-batches are smaller ones, whose kernels are no more efficient and whose parameters are
+gathered as often: the parts of an arrangement count for those with more micro-batches, too. Devices and links must be
+alike for that; where they are not, no more than kernels is known.
+
+Both are properties of measured kernels and wires rather than theorems; `benchmarks.bound_check` holds them against
+prices of random plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.block.choice import cost_of_plan
+from meshwright.planner.block.plan import body_plan
+from meshwright.planner.block_solver.problem import Assignment
+from meshwright.planner.question.pins import Config
+from meshwright.planner.refine.candidate import Candidate
+from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.operators.bodies import Blocks
+from meshwright.planner.refine.operators.joint import Joint
+from meshwright.planner.refine.operators.operators import FEW_AXES, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """One arrangement: the first configuration that has it, and the least time of any plan of it. `tight`: its parts
+    are known, as far as they can be."""
+
+    bound_s: float
+    config: Config
+    tight: bool = False
+
+    @property
+    def axes(self) -> int:
+        return len(self.config.degrees().mesh().axes)
+
+
+@dataclass(slots=True)
+class Bounded:
+    """The arrangements of a search's space on meshes of few axes, with their bounds."""
+
+    bench: Bench
+    blocks: Blocks = field(default_factory=dict)
+    """Block problems built so far."""
+    solved: int = 0
+    """Problems of all bodies that were solved for a bound."""
+    more_axes_s: float = inf
+    """What no plan on a mesh of more axes takes less than."""
+    _waiting: dict[tuple[object, ...], Arrangement] = field(default_factory=dict)
+    _finished_s: float = inf
+    """Least bound of those that are done with."""
+
+    def __post_init__(self) -> None:
+        for one in arrangements(self.bench):
+            if one.axes > FEW_AXES:
+                self.more_axes_s = min(self.more_axes_s, one.bound_s)
+            else:
+                self._waiting[key_of(one.config)] = one
+
+    @property
+    def waiting(self) -> list[Arrangement]:
+        """Those that are not done with: the least bound first, of equal ones that with fewer axes."""
+        return sorted(self._waiting.values(), key=lambda one: (one.bound_s, one.axes))
+
+    @property
+    def least_s(self) -> float:
+        """What no plan of these arrangements takes less than."""
+        return min([self._finished_s, *(one.bound_s for one in self._waiting.values())])
+
+    def next(self, near_s: float) -> Arrangement | None:
+        """The arrangement with the least bound of those that are not done with; from `near_s` on the first tight one,
+        if there is any."""
+        waiting = self.waiting
+        if waiting and waiting[0].bound_s >= near_s:
+            return next((one for one in waiting if one.tight), waiting[0])
+        return waiting[0] if waiting else None
+
+    def finish(self, one: Arrangement) -> None:
+        """Be done with an arrangement."""
+        del self._waiting[key_of(one.config)]
+        self._finished_s = min(self._finished_s, one.bound_s)
+
+    def tighten(self, one: Arrangement) -> None:
+        """Raise the bound of an arrangement by what its parts take, and those of the same mesh with more
+        micro-batches."""
+        self.solved += 1
+        parts = one.config.microbatches * parts_s(one.config, self.bench, self.blocks)
+        for key, other in self._waiting.items():
+            if mesh_of(other.config) == mesh_of(one.config) and other.config.microbatches >= one.config.microbatches:
+                bound_s = self.bench.search.coarse.operators_s(other.config, parts / other.config.microbatches)
+                tight = other.tight or other is one
+                self._waiting[key] = replace(other, bound_s=max(other.bound_s, bound_s), tight=tight)
+
+
+def key_of(config: Config) -> tuple[object, ...]:
+    """What an arrangement is known by."""
+    return *mesh_of(config), config.microbatches
+
+
+def mesh_of(config: Config) -> tuple[object, ...]:
+    """What arrangements have in common that differ in micro-batches only."""
+    sizes = tuple(axis.size for axis in config.degrees().mesh().axes)
+    return config.pp, sizes, config.recompute
+
+
+def arrangements(bench: Bench) -> Iterator[Arrangement]:
+    """All arrangements, each bounded by its kernels. Where a causal sequence may be cut in a zigzag, it is: the shares
+    are equal, and what has to be exchanged is as much."""
+    space, coarse = bench.search.space, bench.search.coarse
+    found, bounds = dict[tuple[object, ...], Config](), dict[tuple[int, int, str], float]()
+    for base in space.bases():
+        for sized in space.pipelined(base):
+            key = key_of(sized)
+            if key not in found or (sized.zigzag and not found[key].zigzag):
+                found[key] = sized
+    for sized in found.values():
+        same = sized.pp, sized.microbatches, sized.recompute
+        if same not in bounds:
+            bounds[same] = coarse.operators_s(sized)
+        yield Arrangement(bound_s=bounds[same], config=sized, tight=bench.cluster.heterogeneous)
+
+
+def named(sized: Config, bench: Bench) -> tuple[Config, Candidate] | None:
+    """The first configuration with these sizes that names can say, which gives stages and schedule; None if there is
+    none."""
+    space = bench.search.space
+    for schedule, vp in space.schedules(sized.pp, sized.microbatches):
+        for split, blocks in space.shares(sized.pp * vp):
+            shared = replace(sized, schedule=schedule, vp=vp, split=split, stage_blocks=blocks)
+            for config in (storage.on(shared) for storage in space.storages(shared) if not storage.shard):
+                try:
+                    decisions, fold = bench.decisions(config), bench.setting.fold(config)
+                    return config, bench.candidate(decisions, bench.judged(decisions, fold), fold, config, config)
+                except MeshwrightError:
+                    continue
+    return None
+
+
+def parts_s(config: Config, bench: Bench, blocks: Blocks) -> float:
+    """Seconds that one micro-batch takes at least on all stages of an arrangement, by the sum of parts; 0 where no
+    problem says."""
+    made = named(config, bench)
+    if made is None:
+        return 0.0
+    work = Work(bench, bench.setting.fold(made[0]), made[1], inf, blocks)
+    work.storing(None, None, regather=False)
+    joint = work.joint(hides=True, data=True)
+    answer = work.answer(joint) if joint else None
+    return at_least_s(work, joint, answer) if joint and answer else 0.0
+
+
+def at_least_s(work: Work, joint: Joint, answer: Assignment) -> float:
+    """The optimum, lowered by what bodies take less as wholes than as parts."""
+    assert answer.objective is not None
+    whole = 0.0
+    for name, block in joint.blocks.items():
+        plan, terms = body_plan(block, joint.chosen(name, answer.states), name), work.terms(name, hides=True)
+        cost = cost_of_plan(block.graph, plan, block.mesh, terms)
+        whole += joint.calls[name] * cost.total_s(terms.microbatches)
+    return min(answer.objective, whole)
