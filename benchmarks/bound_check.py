@@ -174,12 +174,14 @@ class Checker:
 
     def parts_s(self, config: Config) -> float:
         """The bound of all plans of operators by their parts: those of the arrangement itself, and of the one on its
-        mesh with the fewest micro-batches."""
+        mesh with the fewest micro-batches, of which nothing is computed again."""
         known = self.arrangements.get(key_of(config))
-        if known is None or known.axes > FEW_AXES or known.tight:
+        if known is None or known.axes > FEW_AXES or self.bench.cluster.heterogeneous:
             return 0.0
         alike = [one.config for one in self.arrangements.values() if mesh_of(one.config) == mesh_of(config)]
-        fewest = min(alike, key=lambda one: one.microbatches)
+        fewest = min(alike, key=lambda one: (one.recompute != "none", one.microbatches))
+        if fewest.microbatches > config.microbatches:
+            fewest = known.config
         return max(self._at_least_s(config, one) for one in (fewest, known.config))
 
     def _at_least_s(self, config: Config, one: Config) -> float:

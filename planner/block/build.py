@@ -78,6 +78,7 @@ class Building:
         terms: Terms,
         space: Space = ALL,
         like: Block | None = None,
+        elsewhere: frozenset[str] = frozenset(),
     ) -> None:
         found = loops_of(Same(fold))[body]
         self.fold, self.body, self.mesh, self.terms, self.space = fold, body, mesh, terms, space
@@ -91,7 +92,7 @@ class Building:
         self.recompute = recomputed(self.graph, found, named) if isinstance(again, str) else again
         self.needed, self.again = self.run_again()
         self.moves = Moves(mesh, terms, self.exposure, picks=_picks(self.graph)) if like is None else like.moves
-        self.storing = Storing(self.graph, mesh, terms, self.exposure, space)
+        self.storing = Storing(self.graph, mesh, terms, self.exposure, space, elsewhere)
         self.chosen = frozenset(self.recompute)
         self.kernels = Kernels(self.graph, terms, self.exposure, self.again, self.chosen)
         self.parts, self.options = self.chosen_by_groups(found) if like is None else (like.parts, like.options)

@@ -41,6 +41,8 @@ class Stored:
     """Per step."""
     nbytes: float = 0.0
     """Parameter, gradient and optimizer state on one rank."""
+    spared_s: float = 0.0
+    """Per step, where another body counts them: it holds the same parameter."""
 
     def total_s(self, microbatches: int) -> float:
         """Seconds per micro-batch, with the seconds per step shared out."""
@@ -62,7 +64,9 @@ class Storing:
     terms: Terms
     exposure: Exposure
     space: Space
-    known: dict[tuple[Type, bool, State], Stored] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
+    """Paths of parameters that other bodies hold, too, and count: what happens once a step, and bytes."""
+    known: dict[tuple[Type, bool, bool, State], Stored] = field(default_factory=dict)
     """The cheapest way of every parameter that was asked for: those of one type that are read alike share it."""
     whole: int = field(init=False)
     """Elements of all trained parameters of the body."""
@@ -74,10 +78,13 @@ class Storing:
 
     def best(self, param: Param, state: State) -> Stored:
         """The cheapest way that the space leaves open, for the state in which the parameter is read."""
-        key = self.graph.types[param.value], param.requires_grad and not param.buffer, state
+        elsewhere = param.path in self.elsewhere
+        key = self.graph.types[param.value], param.requires_grad and not param.buffer, elsewhere, state
         if key not in self.known:
-            microbatches = self.terms.microbatches
-            self.known[key] = min(self.ways(param, state), key=lambda way: way.total_s(microbatches))
+            ways, microbatches = self.ways(param, state), self.terms.microbatches
+            if elsewhere:
+                ways = (replace(way, once_s=0.0, nbytes=0.0, spared_s=way.once_s) for way in ways)
+            self.known[key] = min(ways, key=lambda way: way.total_s(microbatches))
         return self.known[key].of(param.path)
 
     def ways(self, param: Param, state: State) -> Iterator[Stored]:

@@ -107,8 +107,7 @@ def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Pat
         found = named(one.config, bench)
         if found is None or one.bound_s == inf:
             continue
-        every.tighten(one)
-        (tight,) = (other for other in every.waiting if other.config == one.config)
+        tight = every.tightened(one)
         assert one.bound_s <= tight.bound_s
         config, start = found
         own = Work(bench, case.setting.fold(config), start, inf, {})

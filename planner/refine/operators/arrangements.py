@@ -4,8 +4,8 @@
 
 What names can say of a mesh ranks it badly for models with tables, towers or convolutions: of two meshes the one whose
 named plans are slower may have the faster plan of operators. So the order is by bounds that hold for all of them
-(`bounds`), the least first: an arrangement is bounded by the sum of its parts once its turn comes, and gets plans if
-its turn comes again.
+(`bounds`), the least first; an arrangement whose turn comes is bounded by the sum of its parts, and gets plans if it
+still promises any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshwright.planner.refine.operators.bounds import Arrangement, Bounded, nam
 from meshwright.planner.refine.operators.operators import LEAST_GAIN, Work, attends_as_asked, free_of
 
 MOST_SOLVED = 12
-"""Arrangements whose operators are chosen, for a bound or for plans."""
+"""Arrangements whose parts are added up."""
 
 PATIENCE = 4
 """Of those that got plans, how many in a row may gain nothing. With 6, and without `NEAR`, no answer to the 30
@@ -51,20 +51,13 @@ class Arranged:
         best, idle, every = plan, 0, Bounded(bench)
         bench.search.more_axes_s = every.more_axes_s
         while not bench.stop():
-            bench.search.operators_s, near_s = every.least_s, TIGHT * best.step_s
-            one = every.next(near_s)
-            if (
-                one is None
-                or one.bound_s >= best.step_s * (1 - LEAST_GAIN)
-                or (idle >= PATIENCE and one.bound_s >= near_s)
-            ):
+            bench.search.operators_s, least = every.least_s, every.next()
+            if least is None or least.bound_s >= best.step_s * (1 - LEAST_GAIN) or every.solved >= MOST_SOLVED:
                 return
-            if not one.tight and every.solved < MOST_SOLVED:
-                every.tighten(one)
-                idle += one.bound_s >= near_s
-                continue
-            every.finish(one)
-            if one.tight and idle < PATIENCE:
+            if idle >= PATIENCE and least.bound_s >= TIGHT * best.step_s:
+                return
+            one = every.tightened(least)
+            if idle < PATIENCE and one.bound_s < best.step_s * (1 - LEAST_GAIN):
                 made = self.fastest(one, bench, best, every.blocks)
                 best, idle = made or best, 0 if made else idle + 1
                 if made:

@@ -208,6 +208,8 @@ class Bodies:
         otherwise."""
         groups, opened = handed_on(self.fold), dict[str, Building]()
         places, fixed = dict[End, Hashable](), dict[str, Ends]()
+        tied = self.holders()
+        later = {end for held in tied for end in held[1:]}
         for name in self.open:
             kept = self.kept[name]
             if len(kept.stage.mesh.names) > MOST_AXES and _operators(kept.graph) > FEW:
@@ -222,17 +224,21 @@ class Bodies:
             fixed[name] = ends
             terms, like = self.terms(name, hides=hides), self.blocks.get(self.key(name))
             try:
-                opened[name] = Building(self.fold, kept.plan.body, kept.stage.mesh, terms, kept.space, like)
+                counted = frozenset(path for holder, path in later if holder == name)
+                opened[name] = Building(self.fold, kept.plan.body, kept.stage.mesh, terms, kept.space, like, counted)
             except MeshwrightError:
                 return None
         calls = {name: sum(counts[name] for counts in self.calls) for name in opened}
-        tied = [
-            [(name, path) for body, path in held for name in opened if self.kept[name].plan.body == body]
-            for held in self.tied
-        ]
         joint = joined(opened, calls, places, tied, fixed)
         self.blocks |= {self.key(name): block for name, block in joint.blocks.items()}
         return joint
+
+    def holders(self) -> list[list[End]]:
+        """Of every tied parameter, the body plans that hold it, with its path there."""
+        return [
+            [(name, path) for body, path in held for name in self.open if self.kept[name].plan.body == body]
+            for held in self.tied
+        ]
 
     def answer(self, joint: Joint, within: float = inf) -> Assignment | None:
         """The solver's answer to a joint problem, within so many bytes; None where there is none, or no quick one."""

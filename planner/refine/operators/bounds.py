@@ -8,7 +8,8 @@
 Parts are added up as if nothing ran into anything else. Where kernels of several parts become one (products of stacked
 weights, elementwise operators behind each other) the whole takes less: by as much as it does in the best plan, the
 bound is lowered. More micro-batches are smaller ones, whose kernels are no more efficient and whose parameters are
-gathered as often: the parts of an arrangement count for those with more micro-batches, too. Devices and links must be
+gathered as often, and what is computed again is computed before: the parts of an arrangement count for those with more
+micro-batches or recomputation, too. Devices and links must be
 alike for that; where they are not, no more than kernels is known.
 
 Both are properties of measured kernels and wires rather than theorems; `benchmarks.bound_check` holds them against
@@ -35,12 +36,10 @@ from meshwright.planner.refine.operators.operators import FEW_AXES, Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """One arrangement: the first configuration that has it, and the least time of any plan of it. `tight`: its parts
-    are known, as far as they can be."""
+    """One arrangement: the first configuration that has it, and the least time of any plan of it."""
 
     bound_s: float
     config: Config
-    tight: bool = False
 
     @property
     def axes(self) -> int:
@@ -55,12 +54,12 @@ class Bounded:
     blocks: Blocks = field(default_factory=dict)
     """Block problems built so far."""
     solved: int = 0
-    """Problems of all bodies that were solved for a bound."""
+    """Arrangements whose turn has come."""
     more_axes_s: float = inf
     """What no plan on a mesh of more axes takes less than."""
     _waiting: dict[tuple[object, ...], Arrangement] = field(default_factory=dict)
     _finished_s: float = inf
-    """Least bound of those that are done with."""
+    """Least bound of the others."""
 
     def __post_init__(self) -> None:
         for one in arrangements(self.bench):
@@ -71,7 +70,7 @@ class Bounded:
 
     @property
     def waiting(self) -> list[Arrangement]:
-        """Those that are not done with: the least bound first, of equal ones that with fewer axes."""
+        """Those whose turn has not come: the least bound first, of equal ones that with fewer axes."""
         return sorted(self._waiting.values(), key=lambda one: (one.bound_s, one.axes))
 
     @property
@@ -79,40 +78,45 @@ class Bounded:
         """What no plan of these arrangements takes less than."""
         return min([self._finished_s, *(one.bound_s for one in self._waiting.values())])
 
-    def next(self, near_s: float) -> Arrangement | None:
-        """The arrangement with the least bound of those that are not done with; from `near_s` on the first tight one,
-        if there is any."""
-        waiting = self.waiting
-        if waiting and waiting[0].bound_s >= near_s:
-            return next((one for one in waiting if one.tight), waiting[0])
-        return waiting[0] if waiting else None
+    def next(self) -> Arrangement | None:
+        """The arrangement with the least bound of those whose turn has not come."""
+        return self.waiting[0] if self._waiting else None
 
-    def finish(self, one: Arrangement) -> None:
-        """Be done with an arrangement."""
-        del self._waiting[key_of(one.config)]
-        self._finished_s = min(self._finished_s, one.bound_s)
-
-    def tighten(self, one: Arrangement) -> None:
-        """Raise the bound of an arrangement by what its parts take, and those of the same mesh with more
-        micro-batches."""
+    def tightened(self, one: Arrangement) -> Arrangement:
+        """An arrangement with the bound by its parts; it raises those of the same mesh with more micro-batches or
+        recomputation, too. Its turn is over."""
         self.solved += 1
+        del self._waiting[key_of(one.config)]
+        coarse = self.bench.search.coarse
         parts = one.config.microbatches * parts_s(one.config, self.bench, self.blocks)
+
+        def raised(other: Arrangement) -> Arrangement:
+            bound_s = coarse.operators_s(other.config, parts / other.config.microbatches) if parts else 0.0
+            return replace(other, bound_s=max(other.bound_s, bound_s))
+
         for key, other in self._waiting.items():
-            if mesh_of(other.config) == mesh_of(one.config) and other.config.microbatches >= one.config.microbatches:
-                bound_s = self.bench.search.coarse.operators_s(other.config, parts / other.config.microbatches)
-                tight = other.tight or other is one
-                self._waiting[key] = replace(other, bound_s=max(other.bound_s, bound_s), tight=tight)
+            if _no_less(other.config, one.config):
+                self._waiting[key] = raised(other)
+        tight = raised(one)
+        self._finished_s = min(self._finished_s, tight.bound_s)
+        return tight
 
 
 def key_of(config: Config) -> tuple[object, ...]:
     """What an arrangement is known by."""
-    return *mesh_of(config), config.microbatches
+    return *mesh_of(config), config.microbatches, config.recompute
+
+
+def _no_less(other: Config, one: Config) -> bool:
+    """Whether parts of one arrangement are no more than those of another."""
+    again = one.recompute in ("none", other.recompute)
+    return again and mesh_of(other) == mesh_of(one) and other.microbatches >= one.microbatches
 
 
 def mesh_of(config: Config) -> tuple[object, ...]:
-    """What arrangements have in common that differ in micro-batches only."""
+    """What arrangements have in common that differ in micro-batches and recomputation only."""
     sizes = tuple(axis.size for axis in config.degrees().mesh().axes)
-    return config.pp, sizes, config.recompute
+    return config.pp, sizes
 
 
 def arrangements(bench: Bench) -> Iterator[Arrangement]:
@@ -129,7 +133,7 @@ def arrangements(bench: Bench) -> Iterator[Arrangement]:
         same = sized.pp, sized.microbatches, sized.recompute
         if same not in bounds:
             bounds[same] = coarse.operators_s(sized)
-        yield Arrangement(bound_s=bounds[same], config=sized, tight=bench.cluster.heterogeneous)
+        yield Arrangement(bound_s=bounds[same], config=sized)
 
 
 def named(sized: Config, bench: Bench) -> tuple[Config, Candidate] | None:
@@ -151,7 +155,7 @@ def named(sized: Config, bench: Bench) -> tuple[Config, Candidate] | None:
 def parts_s(config: Config, bench: Bench, blocks: Blocks) -> float:
     """Seconds that one micro-batch takes at least on all stages of an arrangement, by the sum of parts; 0 where no
     problem says."""
-    made = named(config, bench)
+    made = None if bench.cluster.heterogeneous else named(config, bench)
     if made is None:
         return 0.0
     work = Work(bench, bench.setting.fold(made[0]), made[1], inf, blocks)
@@ -166,7 +170,8 @@ def at_least_s(work: Work, joint: Joint, answer: Assignment) -> float:
     assert answer.objective is not None
     whole = 0.0
     for name, block in joint.blocks.items():
-        plan, terms = body_plan(block, joint.chosen(name, answer.states), name), work.terms(name, hides=True)
-        cost = cost_of_plan(block.graph, plan, block.mesh, terms)
-        whole += joint.calls[name] * cost.total_s(terms.microbatches)
+        chosen, terms = joint.chosen(name, answer.states), work.terms(name, hides=True)
+        cost = cost_of_plan(block.graph, body_plan(block, chosen, name), block.mesh, terms)
+        spared_s = sum(way.spared_s for _, way in block.stored(chosen))
+        whole += joint.calls[name] * (cost.total_s(terms.microbatches) - spared_s / terms.microbatches)
     return min(answer.objective, whole)
