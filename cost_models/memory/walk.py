@@ -21,8 +21,12 @@ class Walk:
     def __init__(self, of: Names, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> None:
         self.of, self.statements, self.stay = of, statements, stay
         self.inside = of.interiors(statements, {*stay, *of.kept}) | of.inner
-        self.size: dict[str, float] = dict(begin)
+        self.size: dict[str, float] = {}
         self.kind: dict[str, str] = {}
+        self.held = {"activations": 0.0, "recomputed": 0.0, "transient": 0.0, "logits": 0.0}
+        """Bytes of all storages by the names of `Mix`."""
+        self.whole = True
+        """Whether all sizes are whole numbers of bytes so far, whose sums are exact in whatever order."""
         self.backward = statements is not of.body.forward
         self.last: dict[str, int] = {}
         for index, statement in enumerate(statements):
@@ -39,7 +43,8 @@ class Walk:
         """The last statement that reads a storage, as far as that was asked for since names came to it or went."""
         self.changed: set[str] = set()
         """Storages that names came to, or left, since the last statement."""
-        for name in begin:
+        for name, size in begin.items():
+            self.hold(name, size)
             self.own(name, name)
         self.spared = {at for at in of.kept if self.backward and not self.ever_read(at)}
 
@@ -118,7 +123,7 @@ class Walk:
                 if self.needed(at, index):
                     due.setdefault(self.until[at], []).append(at)
                 else:
-                    now -= self.size.pop(at)
+                    now -= self.free(at)
             self.changed.clear()
         return Fullest(Mix(**most), recomputing, routed)
 
@@ -137,13 +142,16 @@ class Walk:
             if name != root:
                 self.own(name, root)
             if root not in self.size:
-                self.size[root] = self.of.size(root)
                 self.kind[root] = self.kind_of(root, statement)
+                self.hold(root, self.of.size(root))
                 self.changed.add(root)
                 new += self.size[root]
         for name, size in self.of.own(statement, backward=self.backward).items():
             self.own(name, name)
-            self.size[name], self.kind[name] = size, "recomputed" if self.backward else "activations"
+            if name in self.size:
+                self.free(name)
+            self.kind[name] = "recomputed" if self.backward else "activations"
+            self.hold(name, size)
             self.changed.add(name)
             new += size
         return new
@@ -192,11 +200,29 @@ class Walk:
     def ever_read(self, at: str) -> bool:
         return at in self.last or any(name in self.last for name in self.through.get(at, ()))
 
+    def of_mix(self, name: str) -> str:
+        """The name of `Mix` that a storage counts for."""
+        if name in self.of.logits_names:
+            return "logits"
+        return "activations" if name in self.of.kept else self.kind.get(name, "transient")
+
+    def hold(self, name: str, size: float) -> None:
+        """Count a storage."""
+        self.size[name] = size
+        self.held[self.of_mix(name)] += size
+        self.whole = self.whole and float(size).is_integer()
+
+    def free(self, name: str) -> float:
+        """Count a storage no more; returns its bytes."""
+        size = self.size.pop(name)
+        self.held[self.of_mix(name)] -= size
+        return size
+
     def sums(self) -> tuple[dict[str, float], float]:
-        """Bytes by the names of `Mix`, and all of them."""
-        sums = {"activations": 0.0, "recomputed": 0.0, "transient": 0.0, "logits": 0.0}
-        kept, logits, kind = self.of.kept, self.of.logits_names, self.kind
-        for name, size in self.size.items():
-            of = "logits" if name in logits else "activations" if name in kept else kind.get(name, "transient")
-            sums[of] += size
+        """Bytes by the names of `Mix`, and all of them: added up anew where sums depend on the order."""
+        sums = dict(self.held)
+        if not self.whole:
+            sums = dict.fromkeys(sums, 0.0)
+            for name, size in self.size.items():
+                sums[self.of_mix(name)] += size
         return sums, sums["activations"] + sums["recomputed"] + sums["transient"] + sums["logits"]
