@@ -40,7 +40,7 @@ class Walk:
         self.lying: dict[str, set[str]] = {}
         """The same by storage."""
         self.until: dict[str, float] = {}
-        """The last statement that reads a storage, as far as that was asked for since names came to it or went."""
+        """The last statement that reads a storage, as far as that was asked for since its last reader went."""
         self.changed: set[str] = set()
         """Storages that names came to, or left, since the last statement."""
         for name, size in begin.items():
@@ -93,14 +93,16 @@ class Walk:
             return
         if before is not None:
             self.lying[before].discard(name)
-            self.until.pop(before, None)
+            if before in self.until and self.ends(name) >= self.until[before]:
+                del self.until[before]
             self.changed.add(before)
         if at is None:
             del self.home[name]
             return
         self.home[name] = at
         self.lying.setdefault(at, set()).add(name)
-        self.until.pop(at, None)
+        if at in self.until:
+            self.until[at] = max(self.until[at], self.ends(name))
         self.changed.add(at)
 
     def run(self) -> Fullest:

@@ -11,7 +11,7 @@ where that leaves an operator without what it must have, the innermost axis that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -125,9 +125,22 @@ class _Planning:
         self.slots: dict[str, Layout] = {}
         self.unused = ("group",) if "heads" in self.sizes else ()
         """Queries that share a key-value head stay together, where there are several of those to split."""
+        self.known: dict[Hashable, Strategy] = {}
+        """Strategies by what they depend on: a scan has the same operators in every step."""
 
     def strategy(self, op: Op) -> Strategy:
         """Axis by axis, the first preferred loop that the operator can be split over; tables are whole everywhere."""
+        if op.name in self.pins or op.kind == "dispatch":
+            return self.made(op)
+        loops = tuple(self.found.factors[op.name].items()), tuple([self.found.dims[value] for value in op.results])
+        values = tuple([(self.is_table(value), self.fused.get(value)) for value in op.results])
+        key = op.kind, Same(self.rules[op.name]), loops, values, tuple(self.slots.items())
+        if key not in self.known:
+            self.known[key] = self.made(op)
+        return self.known[key]
+
+    def made(self, op: Op) -> Strategy:
+        """The strategy of an operator, made anew."""
         strategy = Strategy()
         if all(self.is_table(value) for value in op.results):
             return strategy
