@@ -4,6 +4,7 @@ loop."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -199,13 +200,15 @@ def merge(spans: Iterable[Span]) -> tuple[Span, ...]:
 def select(spans: Sequence[Span], local: Sequence[Span]) -> tuple[Span, ...]:
     """Take the positions `local` of a tensor whose own positions are the indices `spans`."""
     chosen: list[Span] = []
+    offsets = [0, *accumulate(last - first for first, last in spans)]
     for start, stop in local:
-        offset = 0
-        for first, last in spans:
-            low, high = max(start, offset), min(stop, offset + last - first)
+        at = max(0, bisect_right(offsets, start) - 1)
+        while at < len(spans) and offsets[at] < stop:
+            (first, _), offset = spans[at], offsets[at]
+            low, high = max(start, offset), min(stop, offsets[at + 1])
             if low < high:
                 chosen.append((first + low - offset, first + high - offset))
-            offset += last - first
+            at += 1
     return merge(chosen)
 
 
