@@ -60,6 +60,21 @@ class Cost:
     def published_s(self) -> float:
         return self.gathers_s + self.starts_s
 
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """Every number that a step is made of: where none is less, no step is faster."""
+        return (
+            *self.engines,
+            self.launches,
+            self.awaited,
+            *self.values,
+            self.ring_s,
+            self.gathers_s,
+            self.first_gather_s,
+            self.starts_s,
+            self.reductions_s,
+        )
+
     def plus(self, other: Cost, times: int = 1) -> Cost:
         if other is NOTHING or (self is NOTHING and times == 1):
             return self if other is NOTHING else other

@@ -24,18 +24,20 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.profile import Profile, published
 from meshwright.ir.analysis.microbatch import microbatch
 from meshwright.ir.analysis.rebatch import with_batch
-from meshwright.ir.decisions.decisions import Decisions
+from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.frontends.door import Source, calls_of, capture
 from meshwright.ir.frontends.folding.captured import Captured, ConstantsAtBatch, rebatched
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.fold import Fold, unfolded_short
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names import Degrees, check, share_loops, template
 from meshwright.ir.names.cache import loops_of, planned
 from meshwright.ir.program.lower import BodyCache, lower, lower_one
 from meshwright.ir.program.program import BodyProgram, Program
 from meshwright.ir.same import Same
+from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import Workload
 from meshwright.ir.verify.graphs import verify_fold
@@ -251,6 +253,10 @@ class Setting:
         if self.target is not ANY:
             for refusal in self.target.body_refusals(plan, graph, loops_of(key)[name], mesh):
                 raise refusal
+        return self.lowered_body(graph, plan, mesh)
+
+    def lowered_body(self, graph: Graph, plan: BodyPlan, mesh: Mesh) -> BodyProgram:
+        """The program of any plan of one body alone."""
         return lower_one(graph, plan, mesh, self.target.lowering(), self.workload, self.room())
 
     def room(self) -> BodyCache:

@@ -83,6 +83,19 @@ def test_never_worse_and_still_exact(toy: Case, pins: str) -> None:
         assert step_differences(fold, best.decisions) == []
 
 
+@pytest.mark.parametrize("pins", PINS)
+def test_no_plan_near_that_takes_as_long_in_every_part_is_faster(toy: Case, pins: str) -> None:
+    start, left_out = toy.given(*toy.plan(pins)), 0
+    work = Work(toy.bench(), toy.plan(pins)[0], start, inf, {})
+    for name in work.open:
+        for plan in work.near(start.decisions.plan[name]):
+            if work.takes_as_long(start, name, plan):
+                trial = work.tried(start, {name: plan})
+                assert trial is None or trial.step_s >= start.step_s * (1 - LEAST_GAIN)
+                left_out += 1
+    assert left_out, "none of them would be left out"
+
+
 def test_the_same_every_time(toy: Case) -> None:
     """Also where problems of other plans are at hand."""
     blocks: Blocks = {}
@@ -360,6 +373,9 @@ class Near(Told):
 
     def near(self, plan: Any) -> Any:
         return iter([Named(plan.name, of) for of in self.after.get(plan.of, ())])
+
+    def takes_as_long(self, best: Candidate, name: str, plan: Any) -> bool:
+        return False
 
     def late(self) -> bool:
         return self.over

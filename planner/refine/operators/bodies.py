@@ -12,10 +12,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from meshwright.cost_models.prices import Costs
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
+from meshwright.ir.decisions.offload import NOTHING
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph
+from meshwright.ir.program.lower import without_loops
+from meshwright.ir.program.program import Stage
 from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.mesh import Mesh
@@ -116,6 +120,34 @@ class Bodies:
             return self.judged(whole)
         except MeshwrightError:
             return None
+
+    def takes_as_long(self, best: Candidate, name: str, plan: BodyPlan) -> bool:
+        """Whether every part of every phase of a body takes as long under a plan as under its plan in the best one that
+        fits, between the same ends: then no step with it is faster. Of bodies that hold what others hold, or wait for
+        hosts, steps have other programs."""
+        if best.worth.lacks_bytes or self.fold.tied or best.decisions.offload != NOTHING:
+            return False
+        try:
+            old, new = (self.costs(name, one) for one in (best.decisions.plan[name], plan))
+        except MeshwrightError:
+            return False
+        return bool(old) and all(
+            mine >= theirs
+            for here, there in zip(new, old, strict=True)
+            for phase in here
+            for mine, theirs in zip(here[phase].parts, there[phase].parts, strict=True)
+        )
+
+    def costs(self, name: str, plan: BodyPlan) -> list[Costs]:
+        """The costs of a body under a plan, on all stages that call it; none where ranks hold different shares."""
+        setting, prices, kept = self.bench.setting, self.bench.prices, self.kept[name]
+        graph = without_loops(Same(kept.graph)) if len(self.decisions.stages) > 1 else kept.graph
+        body = setting.lowered_body(graph, plan, kept.stage.mesh)
+        if body.uneven:
+            return []
+        book = prices.ledger(body, setting.workload, self.decisions.schedule.microbatches > 1)
+        stages = [one for one, calls in zip(self.decisions.stages, self.calls, strict=True) if calls[name]]
+        return [prices.costs(book, Stage(one.mesh, one.ranks, (), 0, 0), setting.workload) for one in stages]
 
     def places(self, plans: Mapping[str, BodyPlan], held: Sequence[End]) -> set[tuple[object, ...]]:
         """The placements in which holders of a tied parameter read and store it: there is one tensor, and no price for

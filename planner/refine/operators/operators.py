@@ -184,7 +184,8 @@ class Work(Bodies):
             while improved and not self.late():
                 before = best
                 for plan in self.near(best.decisions.plan[name]):
-                    best = _best(best, [self.tried(best, {name: plan})])
+                    if not self.takes_as_long(best, name, plan):
+                        best = _best(best, [self.tried(best, {name: plan})])
                 improved = best is not before
         return best
 
