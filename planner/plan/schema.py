@@ -397,8 +397,6 @@ def _bounds(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
         if least_s > plan.prediction.step_time_s * (1 + NEAR):
             cause = f"{least_s} is above the step of the plan, {plan.prediction.step_time_s}"
             yield Fault(("bounds", "operators", name), cause, AGAIN)
-    if (bounds.operators_s > 0) != (bounds.more_axes_s > 0):
-        yield Fault(("bounds", "operators"), "one of its bounds is known, and one is not", AGAIN)
 
 
 def _rival(path: Path_, one: Rival, plan: Plan) -> Iterator[Fault]:

@@ -153,7 +153,7 @@ class Bounds:
     """What no plan takes less than, whatever axes do in operators, on meshes of one or two axes; 0 where nothing is
     known."""
     more_axes_s: float = 0.0
-    """The same of the declared meshes of more axes; no plan of them takes less than the step where there are none."""
+    """The same of the declared meshes of more axes; the step itself where there are none."""
 
     @property
     def proved(self) -> bool:

@@ -69,7 +69,7 @@ FREE = (
     r"placements\.\w+\.(body|first|states|strategies)|storage",
     r"predicted\.(mfu|step_time_high_s|stages|traffic|provenance)",
     r"stages\[\d\]\.plans",
-    r"bounds\.space|binding_constraints|notes",
+    r"bounds\.(space|operators\.more_axes_lower_s)|binding_constraints|notes",
     r"baselines\[0\](\.(name|config\.zero|peak_memory_bytes|lost)|$)",
 )
 """What may have another value as far as the file alone can tell. A digest is held against the model, and all that is

@@ -105,7 +105,9 @@ def operator_gap_text(plan: Plan) -> str:
     """What is proved of plans without names, in words."""
     least, more, step_s = plan.bounds.operators_s, plan.bounds.more_axes_s, plan.prediction.step_time_s
     found = f"{percent(1 - least / step_s)}: whatever one or two mesh axes do in operators, no plan takes less than"
-    return f"{found} {seconds(least)}{f' ({seconds(more)} with more axes)' if more < least else ''}"
+    if more >= least:
+        return f"{found} {seconds(least)}"
+    return f"{found} {seconds(least)} ({seconds(more) if more else 'nothing is known'} with more axes)"
 
 
 def _free(plan: Plan) -> str:

@@ -5,7 +5,8 @@
 | module | what it has |
 |---|---|
 | `operators` | the improvement of one plan: bodies solved one by one, and all together |
-| `arrangements` | plans from scratch: the stages, micro-batches and meshes on which operators are chosen, and bounds |
+| `arrangements` | plans from scratch, on the stages, micro-batches and meshes that may have the fastest |
+| `bounds` | what no plan on such an arrangement takes less than |
 | `bodies` | the bodies of one plan: block problems, answers, and the plans that these stand for, priced |
 | `joint` | the problems of all bodies as one, with what they hand to each other |
 | `kept` | all else that a body plan says, as the block solver takes it |

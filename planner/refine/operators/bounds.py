@@ -9,8 +9,8 @@ Parts are added up as if nothing ran into anything else. Where kernels of severa
 weights, elementwise operators behind each other) the whole takes less: by as much as it does in the best plan, the
 bound is lowered. More micro-batches are smaller ones, whose kernels are no more efficient and whose parameters are
 gathered as often, and what is computed again is computed before: the parts of an arrangement count for those with more
-micro-batches or recomputation, too. Devices and links must be
-alike for that; where they are not, no more than kernels is known.
+micro-batches or recomputation, too. Devices and links must be alike for that; where they are not, no more than kernels
+is known.
 
 Both are properties of measured kernels and wires rather than theorems; `benchmarks.bound_check` holds them against
 prices of random plans.
