@@ -187,7 +187,7 @@ class Checker:
     def _at_least_s(self, config: Config, one: Config) -> float:
         key = key_of(one)
         if key not in self._parts:
-            self._parts[key] = one.microbatches * parts_s(one, self.bench, {})
+            self._parts[key] = one.microbatches * parts_s(one, self.bench, {})[0]
         known = (config.schedule, config.vp) in self.own.space.schedules(config.pp, config.microbatches)
         return self.coarse.operators_s(config, self._parts[key] / config.microbatches) if known else 0.0
 

@@ -25,6 +25,10 @@ from meshwright.planner.refine.operators.operators import LEAST_GAIN, Work, atte
 MOST_SOLVED = 12
 """Arrangements whose parts are added up."""
 
+MOST_STATES = 6000
+"""States of all problems of their bodies after which no more are: about three seconds. On two axes the bodies of a
+decoder have a thousand, those of a network of two hundred unlike blocks 16,000 (two cores, 2026-11)."""
+
 PATIENCE = 4
 """Of those that got plans, how many in a row may gain nothing. With 6, and without `NEAR`, no answer to the 30
 questions of `benchmarks.unusual` was faster by a ten-thousandth (2026-11-28), and searches took a quarter longer."""
@@ -52,7 +56,9 @@ class Arranged:
         bench.search.more_axes_s = every.more_axes_s
         while not bench.stop():
             bench.search.operators_s, least = every.least_s, every.next()
-            if least is None or least.bound_s >= best.step_s * (1 - LEAST_GAIN) or every.solved >= MOST_SOLVED:
+            if least is None or least.bound_s >= best.step_s * (1 - LEAST_GAIN):
+                return
+            if every.solved >= MOST_SOLVED or every.states >= MOST_STATES:
                 return
             if idle >= PATIENCE and least.bound_s >= TIGHT * best.step_s:
                 return

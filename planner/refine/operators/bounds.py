@@ -55,6 +55,8 @@ class Bounded:
     """Block problems built so far."""
     solved: int = 0
     """Arrangements whose turn has come."""
+    states: int = 0
+    """Of all variables of the problems that were solved for them."""
     more_axes_s: float = inf
     """What no plan on a mesh of more axes takes less than."""
     _waiting: dict[tuple[object, ...], Arrangement] = field(default_factory=dict)
@@ -88,7 +90,8 @@ class Bounded:
         self.solved += 1
         del self._waiting[key_of(one.config)]
         coarse = self.bench.search.coarse
-        parts = one.config.microbatches * parts_s(one.config, self.bench, self.blocks)
+        seconds, states = parts_s(one.config, self.bench, self.blocks)
+        parts, self.states = one.config.microbatches * seconds, self.states + states
 
         def raised(other: Arrangement) -> Arrangement:
             bound_s = coarse.operators_s(other.config, parts / other.config.microbatches) if parts else 0.0
@@ -152,17 +155,20 @@ def named(sized: Config, bench: Bench) -> tuple[Config, Candidate] | None:
     return None
 
 
-def parts_s(config: Config, bench: Bench, blocks: Blocks) -> float:
-    """Seconds that one micro-batch takes at least on all stages of an arrangement, by the sum of parts; 0 where no
-    problem says."""
+def parts_s(config: Config, bench: Bench, blocks: Blocks) -> tuple[float, int]:
+    """Seconds that one micro-batch takes at least on all stages of an arrangement, by the sum of parts, and the states
+    of the problem that says it; zeros where none does."""
     made = None if bench.cluster.heterogeneous else named(config, bench)
     if made is None:
-        return 0.0
+        return 0.0, 0
     work = Work(bench, bench.setting.fold(made[0]), made[1], inf, blocks)
     work.storing(None, None, regather=False)
     joint = work.joint(hides=True, data=True)
-    answer = work.answer(joint) if joint else None
-    return at_least_s(work, joint, answer) if joint and answer else 0.0
+    if joint is None:
+        return 0.0, 0
+    answer = work.answer(joint)
+    states = sum(len(one.costs) for one in joint.problem.variables)
+    return (at_least_s(work, joint, answer) if answer else 0.0), states
 
 
 def at_least_s(work: Work, joint: Joint, answer: Assignment) -> float:
