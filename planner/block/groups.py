@@ -3,8 +3,8 @@
 A view, a cast, a rotation by tables or the inside of a norm follows what it reads: to reshard in its middle never pays
 more than to reshard before or after it. So such a *follower* is tied to the group that makes its operands, if they all
 come from one, and if nobody else reads them; a chain that begins with a value which others read too (an upcast, a
-norm), or with what a product may leave partial, is a group of its own. What is left apart are products, attention, sums
-of two branches: between groups values may change their state, inside they may not.
+norm), or that sums over what a product may leave partial, is a group of its own. What is left apart are products,
+attention, sums of two branches: between groups values may change their state, inside they may not.
 
 *Tables* (rotary angles, masks) have neither gradient nor samples: they are made whole on every rank and cut where they
 are read, which moves nothing, so they are no variables. What is made of parameters alone belongs to the one who reads
@@ -117,7 +117,7 @@ class _Grouping:
         cut = set(apart)
         while True:
             leader = self.tied(cut)
-            torn = self.torn(leader) - cut
+            torn = (self.torn(leader) | self.added_up(leader)) - cut
             if not torn:
                 return leader
             cut |= torn
@@ -136,8 +136,7 @@ class _Grouping:
                 if value in self.of_weights and made is not None:
                     loose.append(leader[made.name])
                 else:
-                    tied = made is not None and value not in cut and not self.adds_up(made)
-                    sources.add(leader[made.name] if made is not None and tied else f"%{value}")
+                    sources.add(f"%{value}" if made is None or value in cut else leader[made.name])
             own = op.name
             if len(sources) == 1 and self.follows(self.facts[op.name].rule, op):
                 (source,) = sources
@@ -148,14 +147,6 @@ class _Grouping:
                     if at in loose and at not in cut:
                         leader[name] = own
         return leader
-
-    def adds_up(self, op: Op) -> bool:
-        """Whether an operator is a product or a lookup: an axis that cuts the loop that it sums over leaves partial
-        results, which are added before anything else is done with them. Statistics that are sums, a norm's, stay in
-        their group: nobody else reads what they are of."""
-        rule = self.facts[op.name].rule
-        product = rule.engine in (Engine.MATMUL, Engine.CONV) or op.kind in _LEADERS
-        return product and any(factor.role is Role.SUM for factor in rule.factors)
 
     def follows(self, rule: Rule, op: Op) -> bool:
         """Whether an operator takes the choice of its operands' maker."""
@@ -173,6 +164,14 @@ class _Grouping:
                 if leader[op.name] in readers and (len(readers) > 1 or leaves):
                     found.add(value)
         return found
+
+    def added_up(self, leader: Mapping[str, str]) -> set[str]:
+        """What products make whose followers sum over a loop, a norm's statistics for instance: an axis that cuts the
+        product's own sum leaves partial results, which have to be added before that."""
+        sums = [op for op in self.ops if any(factor.role is Role.SUM for factor in self.facts[op.name].rule.factors)]
+        products = [op for op in sums if self.facts[op.name].rule.engine in (Engine.MATMUL, Engine.CONV)]
+        norms = {leader[op.name] for op in sums if self.facts[op.name].rule.engine is Engine.MEMORY}
+        return {value for op in products if leader[op.name] in norms for value in op.results}
 
     def parts(self, leader: Mapping[str, str]) -> Parts:
         members: dict[str, list[Op]] = {}
