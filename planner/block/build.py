@@ -12,7 +12,7 @@ and lowered once; the cheapest choice of hub seldom leaves such readers.
 
 *Boundary.* A block of a stack ends in the state it begins with: what it hands on and what it takes in are one variable,
 or it would dodge its last reduction. No partial sum crosses. `boundary` fixes states of inputs and outputs;
-`Space.closed` turned off leaves both ends apart, for boundary tables (`Block.variable_of`).
+`Space.closed` turned off leaves both ends apart.
 
 *Again.* What the backward pass needs and does not keep runs twice: all that `recompute` names, and, on stacks that let
 gathered values go, what follows from a gather on.

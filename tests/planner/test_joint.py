@@ -87,16 +87,38 @@ def test_tied_parameters_are_read_alike(tmp_path: Path) -> None:
     assert len(own.places(made.decisions.plan, held)) == 1
 
 
+def test_what_several_bodies_hold_is_counted_once(tmp_path: Path) -> None:
+    """Its update and its bytes, with one of them."""
+    own = work(toy_case(tmp_path, TIED), "dp=4,zero=1")
+    joint = own.joint(hides=True)
+    assert joint is not None
+    answer = own.answer(joint)
+    assert answer is not None
+    (held,) = own.holders()
+    ways = []
+    for name, path in held:
+        stored = joint.blocks[name].stored(joint.chosen(name, answer.states))
+        ways += [way for param, way in stored if param.path == path]
+    assert [way.spared_s > 0 for way in ways] == [False, True]
+    assert [way.once_s > 0 for way in ways] == [way.nbytes > 0 for way in ways] == [True, False]
+
+
 def searched(case: Case) -> Search:
     space = space_of(case.setting, case.cluster, Constraints())
     return Search(case.setting, case.prices, space)
 
 
 @pytest.mark.parametrize(
-    ("text", "cluster"), [(TOY, hosts(2, per_host=2)), (EXPERTS, hosts(2, per_host=2)), (TOY, read_cluster("1x4xH100"))]
+    ("text", "cluster"),
+    [
+        (TOY, hosts(2, per_host=2)),
+        (TIED, hosts(2, per_host=2)),
+        (EXPERTS, hosts(2, per_host=2)),
+        (TOY, read_cluster("1x4xH100")),
+    ],
 )
 def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Path, text: str, cluster: object) -> None:
-    """Plans with operators at random, on arrangements at random."""
+    """The best plan and plans with operators at random, on arrangements at random."""
     path = tmp_path / "toy.toml"
     path.write_text(text, encoding="utf-8")
     case = Case(str(path), cluster, seq=64, batch=8)  # type: ignore[arg-type]
@@ -116,12 +138,13 @@ def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Pat
             continue
         best = own.answer(joint)
         assert best is not None
-        for answer in (best, *(drawn(joint, random) for _ in range(5))):
+        draws = 5 if text != TIED else 0  # of a tied table hardly any two draws agree
+        for answer in (best, *(drawn(joint, random) for _ in range(draws))):
             made = own.planned(start, joint, answer)
             if made is not None:
                 checked += 1
                 assert tight.bound_s <= made.step_s
-    assert checked >= 10
+    assert checked >= (10 if text != TIED else 3)
 
 
 def test_tables_are_cut_over_all_ranks() -> None:

@@ -165,6 +165,24 @@ def test_moves_take_what_their_steps_take() -> None:
             assert table[row, column] == pytest.approx(sum(setting.cost(phase, mesh).values), rel=ROUNDING)
 
 
+def test_two_axes_cut_a_loop_in_either_order() -> None:
+    """Each as often: heads by the first axis and then by the second, and the other way round; what lies otherwise is
+    another state. Options in which no loop is cut twice are there once."""
+    mesh = Mesh.parse("a=2 b=2")
+    setting = terms(mesh, batch=2, seq=16)
+    block = build(llama_block.model(llama_block.Sizes(batch=2)), "block", mesh, setting, Space(zero=0))
+    (one,) = (one for one in block.options if any(op.kind == "attention" for op in one.group.ops))
+    (attention,) = (op for op in one.group.ops if op.kind == "attention")
+    made = [str(one.strategies(option)[attention.name]) for option in range(len(one))]
+    assert "a=hk b=hk" in made
+    assert "b=hk a=hk" in made
+    assert len(set(made)) == len(made)
+    assert {"b=hk a=b", "b=b a=hk"}.isdisjoint(made)
+    read = one.group.reads[0]
+    heads = {one.state(read, made.index(order)) for order in ("a=hk b=hk", "b=hk a=hk")}
+    assert len(heads) == 2
+
+
 def handed_on() -> Fold:
     """A value that is read twice and is an output, too: three gradients meet there."""
     g = Builder()

@@ -89,6 +89,15 @@ def shared() -> Graph:
     return g.graph()
 
 
+def normed() -> Graph:
+    """A product, and what it makes over its size."""
+    g = Builder()
+    made = linear(g, entering(g), "up")
+    size = g.op("mean", g.op("mul", made, made), name="size", dims=(2,), keepdim=True)
+    g.output(g.op("mul", made, g.op("rsqrt", size)))
+    return g.graph()
+
+
 CASES: list[tuple[Callable[[], Graph], list[str]]] = [
     (chain, ["one silu | x > silu | p.one.weight", "two | silu > two | p.two.weight"]),
     (residual, ["silu | x > silu |", "up | silu > up | p.up.weight", "add | x up > add |"]),
@@ -96,6 +105,7 @@ CASES: list[tuple[Callable[[], Graph], list[str]]] = [
     (updated, ["up | x > up | p.up.weight", "silu | up > silu |"]),
     (updated_last, ["up | x > up | p.up.weight", "silu | up > silu |", "down | up > down | p.down.weight"]),
     (rotated, ["up mul | x > mul | p.up.weight"]),
+    (normed, ["up | x > up | p.up.weight", "mul size rsqrt | up > rsqrt |", "mul_1 | up rsqrt > mul_1 |"]),
     (scaled, ["twice up | x > up | p.up.weight"]),
     (shared, ["one | x p.weight > one |", "two | one p.weight > two |"]),
 ]
