@@ -22,6 +22,8 @@ from meshwright.planner.bounds.common import SLACK
 from meshwright.planner.question.pins import fill, parse
 
 EACH = 28
+FEW = 10
+"""Of models with many bodies, whose prices take long."""
 CASES = (
     Case(model="gpt2", cluster="2x8xA100", batch=64, seq=1024, stack="megatron-2021"),
     Case(model="llama-3.1-8b", cluster="8x8xH100", batch=128, seq=8192),
@@ -53,9 +55,10 @@ NEAR = (
 
 @pytest.mark.parametrize(("case", "near"), tuple(zip(CASES, NEAR, strict=True)), ids=map(str, CASES))
 def test_bounds_never_exceed_prices_and_are_near_them(case: Case, near: tuple[float, ...]) -> None:
-    tally = check(case, EACH)
+    each = FEW if "gemma" in case.model or "unet" in case.model else EACH
+    tally = check(case, each)
     assert not tally.violations
-    assert len(tally.checked) >= EACH // 2
+    assert len(tally.checked) >= each // 2
     shares = [mean(tally.tightness(name)) for name in (*BOUNDS, "bytes")]
     assert shares == pytest.approx(near, abs=1e-4), "bounds further from prices leave gaps; nearer ones are recorded"
     # Of whole layers of one kind, without windows or experts, coarse bounds know all but their caution.

@@ -37,7 +37,7 @@ from tests.planner import handmade
 from tests.planner.solved import parsed
 from tests.planner.tiny_models import SEQ, written
 
-SEED, DRAWS, PARTS = 20261123, 12, 2
+SEED, DRAWS, PARTS = 20261123, 8, 2
 CLUSTERS = (
     ("1x4xH100",),
     ("2x4xA100",),
