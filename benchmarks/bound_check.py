@@ -42,6 +42,7 @@ from meshwright.planner.bounds.common import Common
 from meshwright.planner.question.pins import SHARED, Config
 from meshwright.planner.question.pricing import LEAST_BATCH
 from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.operators.bodies import Built
 from meshwright.planner.refine.operators.bounds import Arrangement, arrangements, key_of, mesh_of, parts_s
 from meshwright.planner.refine.operators.operators import FEW_AXES
 from meshwright.planner.space.declared import NOWHERE, Storage
@@ -187,7 +188,7 @@ class Checker:
     def _at_least_s(self, config: Config, one: Config) -> float:
         key = key_of(one)
         if key not in self._parts:
-            self._parts[key] = one.microbatches * parts_s(one, self.bench, {})[0]
+            self._parts[key] = one.microbatches * parts_s(one, self.bench, Built())
         known = (config.schedule, config.vp) in self.own.space.schedules(config.pp, config.microbatches)
         return self.coarse.operators_s(config, self._parts[key] / config.microbatches) if known else 0.0
 

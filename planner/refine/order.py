@@ -19,7 +19,6 @@ from meshwright.planner.refine.improvement import Bench, Improvement
 from meshwright.planner.refine.offload import OptimizerOffload
 from meshwright.planner.refine.operators.arrangements import Arranged
 from meshwright.planner.refine.operators.operators import Operators
-from meshwright.planner.refine.operators.waiting import parts_badly, silent_s
 from meshwright.planner.refine.partial_recompute import OFFLOADED, RECOMPUTED, Partial
 from meshwright.planner.refine.uneven import Uneven
 from meshwright.planner.search.search import Search
@@ -60,20 +59,6 @@ def one_of_each_kind(plans: Sequence[Candidate], bench: Bench) -> Iterable[Candi
     return kinds.values()
 
 
-def talkative(plans: Sequence[Candidate], bench: Bench) -> Iterable[Candidate]:
-    """The configuration that would be fastest without communication, if that would be faster than all plans: its ranks
-    may all do the same instead."""
-    taken = {one.origin for one in plans}
-    least_s = min((one.step_s for one in plans), default=0.0)
-    ranked = sorted(bench.search.found.values(), key=lambda one: (silent_s(one.prediction), str(one.config)))
-    for one in ranked:
-        copies = one.config.tp * one.config.cp * one.config.dp
-        if one.fits and copies > 1 and one.config not in taken and silent_s(one.prediction) < least_s:
-            made = bench.as_is(one.config)
-            return [made] if parts_badly(made.decisions, made.prediction) else []
-    return []
-
-
 WIDENING: tuple[Partial | OptimizerOffload, ...] = (RECOMPUTED, OFFLOADED, OptimizerOffload())
 
 FITTING = (
@@ -86,7 +71,6 @@ FITTING = (
 
 CHOOSING = (
     Step(Operators(), best_few, instead=True),
-    Step(Operators(), talkative, instead=True),
     Step(Arranged(), best),
 )
 

@@ -387,52 +387,6 @@ def test_what_is_sharper_and_not_written_is_left(makers: Makers) -> None:
 # Of plans whose ranks tell each other much ---------------------------------------------------------------------------
 
 
-def talking(step_s: float, tensor: float, lacks: float = 0.0, **changes: Any) -> Found:
-    return Found(config(**changes), price(step_s, lacks, tensor=tensor, matmul=step_s - tensor))
-
-
-@pytest.mark.parametrize(
-    ("rows", "taken"),
-    [
-        ([talking(9.0, 8.5, tp=2)], [9.0]),  # half a second of work
-        ([talking(9.0, 8.5, dp=2)], [9.0]),
-        ([talking(9.0, 8.5, cp=2)], [9.0]),
-        ([talking(9.0, 8.5)], []),  # one rank tells nobody anything
-        ([talking(9.0, 8.5, 1.0, tp=2)], []),
-        ([talking(9.0, 8.0, tp=2)], []),  # no less than the plan's second
-        ([talking(9.0, 8.5, tp=2, pp=2)], []),  # what the plan was made of
-        ([talking(9.0, 8.5, tp=2), talking(8.0, 7.75, tp=4)], [8.0]),
-        ([talking(9.0, 8.5, tp=2), talking(9.0, 8.5, dp=2)], [9.0]),
-    ],
-)
-def test_ranks_that_do_the_same_may_be_faster_than_all_plans(
-    makers: Makers, rows: list[Found], taken: list[float]
-) -> None:
-    """One more plan is sharpened: the one with the least work, if that would beat the best of one second."""
-    makers.refined = [refined(1.0, origin=config(tp=2, pp=2))]
-    own = search(ANSWER, setting=Setup())
-    own.found = {one.config: one for one in rows}
-    finished(own, asked(), never)
-    assert [name for name, *_ in makers.sharpened_of] == ["1.0", *("" for _ in taken)]
-    origins = [fold for name, fold, *_ in makers.sharpened_of if not name]
-    assert [own.found[one].step_s for one in origins] == taken
-    if len(rows) > 1 and rows[0].step_s == rows[1].step_s:
-        assert origins == [min((one.config for one in rows), key=str)]
-
-
-def test_work_that_is_too_much_is_not_done_by_all(makers: Makers) -> None:
-    """Four times what is told is less than what three more ranks would do again."""
-    makers.refined = [refined(1.0)]
-    own = search(ANSWER)
-    for tensor, taken in ((1.0, True), (0.3, False)):
-        makers.sharpened_of.clear()
-        one = Found(config(tp=4), price(1.25, tensor=tensor, matmul=0.5))
-        own.found = {one.config: one}
-        own.setting = Setup(ranks=4)
-        finished(own, asked(), never)
-        assert (len(makers.sharpened_of) == 2) == taken
-
-
 @pytest.mark.parametrize(
     ("zero", "granted", "fits", "tensor", "asked_for"),
     [

@@ -14,7 +14,9 @@ from meshwright.planner.answer.solve import solve, space_of
 from meshwright.planner.block_solver.elimination import elimination
 from meshwright.planner.block_solver.problem import Assignment, Status
 from meshwright.planner.question.constraints import Constraints
+from meshwright.planner.question.pins import Config
 from meshwright.planner.refine.improvement import Bench
+from meshwright.planner.refine.operators.bodies import Built
 from meshwright.planner.refine.operators.bounds import Bounded, arrangements, named
 from meshwright.planner.refine.operators.joint import Joint
 from meshwright.planner.refine.operators.operators import Work
@@ -31,7 +33,7 @@ SLACK = 1e-9
 def work(case: Case, pins: str) -> Work:
     start = case.given(*case.plan(pins))
     bench = case.bench()
-    return Work(bench, bench.fold(start), start, inf, {})
+    return Work(bench, bench.fold(start), start, inf, Built())
 
 
 def drawn(joint: Joint, random: Random) -> Assignment:
@@ -132,7 +134,7 @@ def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Pat
         tight = every.tightened(one)
         assert one.bound_s <= tight.bound_s
         config, start = found
-        own = Work(bench, case.setting.fold(config), start, inf, {})
+        own = Work(bench, case.setting.fold(config), start, inf, Built())
         joint = own.joint(hides=True, data=True) if own.open else None
         if joint is None:
             continue
@@ -145,6 +147,29 @@ def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Pat
                 checked += 1
                 assert tight.bound_s <= made.step_s
     assert checked >= (10 if text != TIED else 3)
+
+
+def test_parts_that_say_no_more_than_launches_are_not_added_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the same stages, micro-batches and recomputation, and for no others; what has a bound by parts raises it."""
+    path = tmp_path / "toy.toml"
+    path.write_text(TOY, encoding="utf-8")
+    bench = Bench(searched(Case(str(path), read_cluster("1x8xH100"), seq=64, batch=8)))
+    asked: list[tuple[int, int, str]] = []
+    says = {1: 0.0, 2: 1.0}  # seconds of a micro-batch, by stages
+
+    def parts_s(config: Config, *_: object) -> float:
+        asked.append((config.pp, config.microbatches, config.recompute))
+        return says[config.pp]
+
+    monkeypatch.setattr("meshwright.planner.refine.operators.bounds.parts_s", parts_s)
+    every = Bounded(bench)
+    for one in [one for one in every.waiting if one.config.pp <= 2 and one.bound_s < inf]:
+        assert (every.tightened(one).bound_s > one.bound_s) == (one.config.pp == 2)
+    alone = [one for one in asked if one[0] == 1]
+    assert len(alone) == len(set(alone))
+    assert len([one for one in asked if one[0] == 2]) > len({one for one in asked if one[0] == 2})
 
 
 def test_tables_are_cut_over_all_ranks() -> None:

@@ -25,8 +25,8 @@ from meshwright.ir.target.workload import Workload
 from meshwright.planner.answer.solve import solve
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.heterogeneous import Part, over_parts
-from meshwright.planner.refine.operators.bodies import Blocks
-from meshwright.planner.refine.operators.operators import LEAST_GAIN, Operators, Work
+from meshwright.planner.refine.operators.bodies import Built
+from meshwright.planner.refine.operators.operators import LEAST_GAIN, MOST_POLISHED, Operators, Work
 from tests.planner.refining import LLAMA, Case, hosts
 from tests.planner.solved import question
 from tests.planner.told import price
@@ -58,9 +58,9 @@ def toy_case(folder: Path, text: str) -> Case:
     return Case(str(path), hosts(2, per_host=2), seq=16, batch=4)
 
 
-def answers(case: Case, pins: str, blocks: Blocks | None = None) -> list[Candidate]:
+def answers(case: Case, pins: str, built: Built | None = None) -> list[Candidate]:
     start = case.given(*case.plan(pins))
-    best = Operators(blocks=blocks).chosen(start, case.bench())
+    best = Operators(built=built).chosen(start, case.bench())
     return [best, start] if best.changed else [start]
 
 
@@ -86,7 +86,7 @@ def test_never_worse_and_still_exact(toy: Case, pins: str) -> None:
 @pytest.mark.parametrize("pins", PINS)
 def test_no_plan_near_that_takes_as_long_in_every_part_is_faster(toy: Case, pins: str) -> None:
     start, left_out = toy.given(*toy.plan(pins)), 0
-    work = Work(toy.bench(), toy.plan(pins)[0], start, inf, {})
+    work = Work(toy.bench(), toy.plan(pins)[0], start, inf, Built())
     for name in work.open:
         for plan in work.near(start.decisions.plan[name]):
             if work.takes_as_long(start, name, plan):
@@ -98,9 +98,9 @@ def test_no_plan_near_that_takes_as_long_in_every_part_is_faster(toy: Case, pins
 
 def test_the_same_every_time(toy: Case) -> None:
     """Also where problems of other plans are at hand."""
-    blocks: Blocks = {}
-    answers(toy, "tp=2,dp=2,zero=3", blocks)
-    first, again = (shown(answers(toy, PINS[0], known)) for known in (None, blocks))
+    built = Built()
+    answers(toy, "tp=2,dp=2,zero=3", built)
+    first, again = (shown(answers(toy, PINS[0], known)) for known in (None, built))
     assert first == again
 
 
@@ -370,6 +370,14 @@ class Near(Told):
     open = ["a", "b"]  # noqa: RUF012  # a property there
     after: dict[str, list[str]]
     over = False
+    few = True
+
+    @property
+    def kept(self) -> Any:
+        """Graphs of one operator each, or of more than are changed one by one."""
+        ops = [SimpleNamespace(results=("y",))] * (1 if self.few else MOST_POLISHED)
+        graph = SimpleNamespace(differentiable={"y"}, ops=ops)
+        return dict.fromkeys(self.open, SimpleNamespace(graph=graph))
 
     def near(self, plan: Any) -> Any:
         return iter([Named(plan.name, of) for of in self.after.get(plan.of, ())])
@@ -399,6 +407,10 @@ def test_single_choices_are_changed_as_long_as_one_helps() -> None:
         work.after = after
         assert work.polished(start).step_s == step_s
         assert work.asked == asked
-    work.over, work.asked = True, []
-    assert work.polished(start) is start
-    assert work.asked == []
+    for changed in ({"over": True}, {"few": False}):
+        work = Near({"a1": made(9.0, "a1", "b0")})
+        work.after = after
+        for name, value in changed.items():
+            setattr(work, name, value)
+        assert work.polished(start) is start
+        assert work.asked == []

@@ -18,7 +18,7 @@ from meshwright.ir.names import uses
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine.candidate import WORTH, Candidate
 from meshwright.planner.refine.improvement import Bench
-from meshwright.planner.refine.operators.bodies import Blocks
+from meshwright.planner.refine.operators.bodies import Built
 from meshwright.planner.refine.operators.bounds import Arrangement, Bounded, named
 from meshwright.planner.refine.operators.operators import LEAST_GAIN, Work, attends_as_asked, free_of
 
@@ -26,8 +26,9 @@ MOST_SOLVED = 12
 """Arrangements whose parts are added up."""
 
 MOST_STATES = 6000
-"""States of all problems of their bodies after which no more are: about three seconds. On two axes the bodies of a
-decoder have a thousand, those of a network of two hundred unlike blocks 16,000 (two cores, 2026-11)."""
+"""States of all problems of their bodies, for bounds and plans of other storage counted once, after which no more are:
+about three seconds. On two axes the bodies of a decoder have a thousand, those of a network of two hundred unlike
+blocks 16,000 (two cores, 2026-11)."""
 
 PATIENCE = 4
 """Of those that got plans, how many in a row may gain nothing. With 6, and without `NEAR`, no answer to the 30
@@ -58,33 +59,33 @@ class Arranged:
             bench.search.operators_s, least = every.least_s, every.next()
             if least is None or least.bound_s >= best.step_s * (1 - LEAST_GAIN):
                 return
-            if every.solved >= MOST_SOLVED or every.states >= MOST_STATES:
+            if every.solved >= MOST_SOLVED or every.built.states >= MOST_STATES:
                 return
             if idle >= PATIENCE and least.bound_s >= TIGHT * best.step_s:
                 return
             one = every.tightened(least)
             if idle < PATIENCE and one.bound_s < best.step_s * (1 - LEAST_GAIN):
-                made = self.fastest(one, bench, best, every.blocks)
+                made = self.fastest(one, bench, best, every.built)
                 best, idle = made or best, 0 if made else idle + 1
                 if made:
                     yield made
 
-    def fastest(self, one: Arrangement, bench: Bench, best: Candidate, blocks: Blocks) -> Candidate | None:
+    def fastest(self, one: Arrangement, bench: Bench, best: Candidate, built: Built) -> Candidate | None:
         """The best plan of an arrangement, if it is better than the one so far and may be had."""
-        for made in sorted(solved(one, bench, best.step_s, blocks), key=WORTH):
+        for made in sorted(solved(one, bench, best.step_s, built), key=WORTH):
             asked = attends_as_asked(made.decisions, bench.fold(made), bench.asked)
             if made.worth < best.worth and asked and bench.writes(made):
                 return made
         return None
 
 
-def solved(one: Arrangement, bench: Bench, below_s: float, blocks: Blocks) -> Iterator[Candidate]:
+def solved(one: Arrangement, bench: Bench, below_s: float, built: Built) -> Iterator[Candidate]:
     """Plans of an arrangement, priced; none where block problems say that nothing is faster than `below_s`."""
     made = named(one.config, bench)
     if made is None:
         return
     config, start = made
-    work = Work(bench, bench.setting.fold(config), start, inf, blocks)
+    work = Work(bench, bench.setting.fold(config), start, inf, built)
     axes = tuple(use.name for use in uses(config.degrees()) if use.stores and use.holds_copies(expert=False))
     for stored in _stored(bench, config):
         ran = bench.setting.ran(stored)

@@ -42,8 +42,19 @@ bodies of at most `FEW` operators are, which is the embedding: it takes half a s
 
 FEW = 3
 
-Blocks = dict[tuple[object, ...], Block]
-"""Block problems built before, by fold, body, mesh, ranks and layouts."""
+
+@dataclass(slots=True)
+class Built:
+    """Block problems built before, by fold, body, mesh, ranks and layouts; and for the joint problems of the same ones
+    the states of all variables."""
+
+    blocks: dict[tuple[object, ...], Block] = field(default_factory=dict)
+    joint: dict[frozenset[tuple[object, ...]], int] = field(default_factory=dict)
+
+    @property
+    def states(self) -> int:
+        """A measure of the time that was spent."""
+        return sum(self.joint.values())
 
 
 @dataclass(slots=True)
@@ -54,7 +65,7 @@ class Bodies:
     fold: Fold
     start: Candidate
     until_s: float
-    blocks: Blocks
+    built: Built
     calls: list[Counter[str]] = field(default_factory=list)
     """Of every body plan, stage by stage."""
     kept: dict[str, Kept] = field(init=False)
@@ -174,7 +185,7 @@ class Bodies:
             ]
         if not kept.stage.mesh.names:  # one rank has nothing to choose
             return []
-        if len(kept.stage.mesh.names) > MOST_AXES and _operators(kept.graph) > FEW:
+        if len(kept.stage.mesh.names) > MOST_AXES and operators(kept.graph) > FEW:
             return []
         boundary = {value: interface[value] for value in interface_of(kept.graph) if value in interface}
         for hides in (True, False):
@@ -199,10 +210,10 @@ class Bodies:
         kept = self.kept[name]
         body, stage, space = kept.plan.body, kept.stage, kept.space
         key = self.key(name)
-        self.blocks[key] = build(
-            self.fold, body, stage.mesh, self.terms(name, hides=hides), space, boundary, self.blocks.get(key)
+        self.built.blocks[key] = build(
+            self.fold, body, stage.mesh, self.terms(name, hides=hides), space, boundary, self.built.blocks.get(key)
         )
-        return self.blocks[key]
+        return self.built.blocks[key]
 
     def key(self, name: str) -> tuple[object, ...]:
         """What a block problem is known by."""
@@ -244,7 +255,7 @@ class Bodies:
         later = {end for held in tied for end in held[1:]}
         for name in self.open:
             kept = self.kept[name]
-            if len(kept.stage.mesh.names) > MOST_AXES and _operators(kept.graph) > FEW:
+            if len(kept.stage.mesh.names) > MOST_AXES and operators(kept.graph) > FEW:
                 return None
             ends = dict[str, Sequence[State]]()
             for value, state in kept.interface.items():
@@ -254,7 +265,7 @@ class Bodies:
                 elif not (data and group is None and value in kept.inputs):
                     ends[value] = (state,)
             fixed[name] = ends
-            terms, like = self.terms(name, hides=hides), self.blocks.get(self.key(name))
+            terms, like = self.terms(name, hides=hides), self.built.blocks.get(self.key(name))
             try:
                 counted = frozenset(path for holder, path in later if holder == name)
                 opened[name] = Building(self.fold, kept.plan.body, kept.stage.mesh, terms, kept.space, like, counted)
@@ -262,7 +273,9 @@ class Bodies:
                 return None
         calls = {name: sum(counts[name] for counts in self.calls) for name in opened}
         joint = joined(opened, calls, places, tied, fixed)
-        self.blocks |= {self.key(name): block for name, block in joint.blocks.items()}
+        made = {self.key(name): block for name, block in joint.blocks.items()}
+        self.built.blocks |= made
+        self.built.joint[frozenset(made)] = sum(len(variable.costs) for variable in joint.problem.variables)
         return joint
 
     def holders(self) -> list[list[End]]:
@@ -315,7 +328,7 @@ class Bodies:
         return replace(plan, states=(*plan.states, *open_), first=kept.plan.first)
 
 
-def _operators(graph: Graph) -> int:
+def operators(graph: Graph) -> int:
     """The number of operators that gradients pass through."""
     return sum(not graph.differentiable.isdisjoint(op.results) for op in graph.ops)
 

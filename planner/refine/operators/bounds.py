@@ -29,7 +29,7 @@ from meshwright.planner.block_solver.problem import Assignment
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.improvement import Bench
-from meshwright.planner.refine.operators.bodies import Blocks
+from meshwright.planner.refine.operators.bodies import Built
 from meshwright.planner.refine.operators.joint import Joint
 from meshwright.planner.refine.operators.operators import FEW_AXES, Work
 
@@ -51,12 +51,13 @@ class Bounded:
     """The arrangements of a search's space on meshes of few axes, with their bounds."""
 
     bench: Bench
-    blocks: Blocks = field(default_factory=dict)
-    """Block problems built so far."""
+    built: Built = field(default_factory=Built)
+    """Problems built so far, for bounds and for plans."""
     solved: int = 0
     """Arrangements whose turn has come."""
-    states: int = 0
-    """Of all variables of the problems that were solved for them."""
+    silent: set[tuple[object, ...]] = field(default_factory=set)
+    """Stages, micro-batches and recomputation for which parts of one mesh say no more than kernels: where hosts cannot
+    launch fast enough, no mesh says more."""
     more_axes_s: float = inf
     """What no plan on a mesh of more axes takes less than."""
     _waiting: dict[tuple[object, ...], Arrangement] = field(default_factory=dict)
@@ -90,8 +91,9 @@ class Bounded:
         self.solved += 1
         del self._waiting[key_of(one.config)]
         coarse = self.bench.search.coarse
-        seconds, states = parts_s(one.config, self.bench, self.blocks)
-        parts, self.states = one.config.microbatches * seconds, self.states + states
+        same = one.config.pp, one.config.microbatches, one.config.recompute
+        seconds = 0.0 if same in self.silent else parts_s(one.config, self.bench, self.built)
+        parts = one.config.microbatches * seconds
 
         def raised(other: Arrangement) -> Arrangement:
             bound_s = coarse.operators_s(other.config, parts / other.config.microbatches) if parts else 0.0
@@ -101,6 +103,8 @@ class Bounded:
             if _no_less(other.config, one.config):
                 self._waiting[key] = raised(other)
         tight = raised(one)
+        if tight.bound_s <= one.bound_s:
+            self.silent.add(same)
         self._finished_s = min(self._finished_s, tight.bound_s)
         return tight
 
@@ -155,20 +159,17 @@ def named(sized: Config, bench: Bench) -> tuple[Config, Candidate] | None:
     return None
 
 
-def parts_s(config: Config, bench: Bench, blocks: Blocks) -> tuple[float, int]:
-    """Seconds that one micro-batch takes at least on all stages of an arrangement, by the sum of parts, and the states
-    of the problem that says it; zeros where none does."""
+def parts_s(config: Config, bench: Bench, built: Built) -> float:
+    """Seconds that one micro-batch takes at least on all stages of an arrangement, by the sum of parts; 0 where nothing
+    says it."""
     made = None if bench.cluster.heterogeneous else named(config, bench)
     if made is None:
-        return 0.0, 0
-    work = Work(bench, bench.setting.fold(made[0]), made[1], inf, blocks)
+        return 0.0
+    work = Work(bench, bench.setting.fold(made[0]), made[1], inf, built)
     work.storing(None, None, regather=False)
     joint = work.joint(hides=True, data=True)
-    if joint is None:
-        return 0.0, 0
-    answer = work.answer(joint)
-    states = sum(len(one.costs) for one in joint.problem.variables)
-    return (at_least_s(work, joint, answer) if answer else 0.0), states
+    answer = work.answer(joint) if joint else None
+    return at_least_s(work, joint, answer) if joint and answer else 0.0
 
 
 def at_least_s(work: Work, joint: Joint, answer: Assignment) -> float:

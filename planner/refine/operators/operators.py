@@ -38,7 +38,7 @@ from meshwright.planner.block.plan import Block, body_plan, chosen_of, neighbour
 from meshwright.planner.question.constraints import Asked
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.improvement import Bench
-from meshwright.planner.refine.operators.bodies import MOST_AXES, Blocks, Bodies
+from meshwright.planner.refine.operators.bodies import MOST_AXES, Bodies, Built, operators
 from meshwright.planner.refine.operators.kept import interface_of
 from meshwright.planner.refine.operators.waiting import parts_badly
 
@@ -51,6 +51,10 @@ LEANER = (1.0, 0.5, 0.0)
 FEW_AXES = 2
 """Of a mesh, for which operators are chosen anew unasked: more take seconds."""
 
+MOST_POLISHED = 60
+"""Operators of all bodies together whose choices are changed one by one: the time of models of many small bodies went
+there (14 of 27 s for a ResNeXt, whose plan got no faster)."""
+
 MOST_NEAR = 200
 """Plans that are one choice away from a body's, for which all are priced: a few seconds for bodies of five operators;
 blocks of a real model, which have some thousand, are left to the solver."""
@@ -61,17 +65,16 @@ class Operators:
     """What every axis does in every operator, chosen anew by the block solver.
 
     - `limit_s` is when to start nothing more; without it the answer depends on nothing but the arguments.
-    - `blocks` may be shared among plans of one setting: what their bodies have in common is priced once.
+    - `built` may be shared among plans of one setting: what their bodies have in common is priced once.
     """
 
     limit_s: float = inf
-    blocks: Blocks | None = None
+    built: Built | None = None
 
     def accepts(self, plan: Candidate, bench: Bench) -> bool:
         """Whether the plan was made of one configuration, on few enough axes."""
-        axes = max(len(stage.mesh.axes) for stage in plan.decisions.stages)
         most = MOST_AXES if bench.asked.operators or bench.asked.modules else FEW_AXES
-        return plan.origin is not None and 0 < axes <= most
+        return plan.origin is not None and 0 < _axes(plan) <= most
 
     def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
         """The best plan that code is written for, with the operators of this plan chosen anew, or those of the same
@@ -87,18 +90,25 @@ class Operators:
     def chosen(
         self, start: Candidate, bench: Bench, *, free_interfaces: bool = True, free_copies: bool = True
     ) -> Candidate:
-        """The plan with its operators chosen anew, or as it is. Without `free_interfaces` values between bodies stay as
-        they lie: where someone pinned that, sequence parallelism for instance; without `free_copies` copies of the
-        model have data, and what they store, of their own."""
-        blocks = {} if self.blocks is None else self.blocks
-        work = Work(bench, bench.fold(start), start, time.monotonic() + self.limit_s, blocks)
-        best = work.climbed(start, work.same_interfaces())
+        """The plan with its operators chosen anew, or as it is: all of them together, and body by body where that
+        cannot be, or something is asked of modules, which no arrangement is for. Without `free_interfaces` values
+        between bodies stay as they lie: where someone pinned that, sequence parallelism for instance; without
+        `free_copies` copies of the model have data, and what they store, of their own."""
+        built = Built() if self.built is None else self.built
+        work = Work(bench, bench.fold(start), start, time.monotonic() + self.limit_s, built)
+        best = start
+        if bench.asked.modules or not free_interfaces or _axes(start) > FEW_AXES:
+            best = work.climbed(start, work.same_interfaces())
         if free_interfaces and not work.late():
             best = work.freed(best)
         badly = any(parts_badly(one.decisions, one.prediction) for one in (start, best))
         if free_interfaces and free_copies and not work.late() and badly:
             best = work.alike(work.freed(best, data=True))
         return work.polished(best) if free_copies and badly else best
+
+
+def _axes(plan: Candidate) -> int:
+    return max(len(stage.mesh.axes) for stage in plan.decisions.stages)
 
 
 def free_of(bench: Bench) -> tuple[bool, bool]:
@@ -125,7 +135,7 @@ def attends_as_asked(decisions: Decisions, fold: Fold, asked: Asked) -> bool:
 def problems(bench: Bench, plan: Candidate) -> dict[str, Block]:
     """Block problems of all body plans in use, each by itself and with free interfaces; none for bodies without
     operators, nor for one rank."""
-    work = Work(bench, bench.fold(plan), plan, inf, {})
+    work = Work(bench, bench.fold(plan), plan, inf, Built())
     return {name: work.block(name, {}, hides=True) for name in work.open}
 
 
@@ -179,6 +189,8 @@ class Work(Bodies):
     def polished(self, best: Candidate) -> Candidate:
         """The plan with single choices of small bodies changed as long as the evaluator finds that faster: block
         problems ignore launch times, which may matter most there."""
+        if sum(operators(self.kept[name].graph) for name in self.open) > MOST_POLISHED:
+            return best
         for name in self.open:
             improved = True
             while improved and not self.late():
@@ -205,8 +217,8 @@ class Work(Bodies):
                 yield replace(made, states=(*made.states, *open_), first=plan.first)
 
     def alike(self, best: Candidate) -> Candidate:
-        """The plan with nothing split: all ranks do the same; from there on bodies change one by one, between
-        replicated interfaces."""
+        """The plan with nothing split: all ranks do the same; where something is asked of modules, bodies change from
+        there on one by one, between replicated interfaces."""
         whole = {
             name: replace(
                 kept.plan,
@@ -217,8 +229,8 @@ class Work(Bodies):
             for name, kept in self.kept.items()
         }
         together = self.tried(best, whole)
-        if together is None:
-            return best
+        if together is None or not self.bench.asked.modules:
+            return _best(best, [together])
         constraints = {name: self.solutions(name, dict(plan.states)) for name, plan in whole.items()}
         return _best(best, [together, self.climbed(together, constraints)])
 

@@ -19,9 +19,3 @@ def parts_badly(decisions: Decisions, prediction: Prediction) -> bool:
     shown, ranks = dict(prediction.shares), max(stage.mesh.size for stage in decisions.stages)
     waited, worked = (sum(shown.get(name, 0.0) for name in names) for names in (WAITED, KERNELS))
     return MOST_WORK * waited > (ranks - 1) * worked
-
-
-def silent_s(prediction: Prediction) -> float:
-    """The step time without waiting for other ranks and for hosts."""
-    shown = dict(prediction.shares)
-    return prediction.step_time_s - sum(shown.get(name, 0.0) for name in WAITED)
