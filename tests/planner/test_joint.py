@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf
 from pathlib import Path
 from random import Random
@@ -152,24 +153,35 @@ def test_no_plan_of_operators_takes_less_than_its_arrangement_says(tmp_path: Pat
 def test_parts_that_say_no_more_than_launches_are_not_added_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For the same stages, micro-batches and recomputation, and for no others; what has a bound by parts raises it."""
+    """For the same stages, micro-batches and recomputation, and for no others. Parts that say more are added up for
+    every mesh, though a bound from fewer micro-batches says as much already; so are those that were not known."""
     path = tmp_path / "toy.toml"
     path.write_text(TOY, encoding="utf-8")
     bench = Bench(searched(Case(str(path), read_cluster("1x8xH100"), seq=64, batch=8)))
     asked: list[tuple[int, int, str]] = []
-    says = {1: 0.0, 2: 1.0}  # seconds of a micro-batch, by stages
+    knows = 1e-12
 
     def parts_s(config: Config, *_: object) -> float:
         asked.append((config.pp, config.microbatches, config.recompute))
-        return says[config.pp]
+        return knows if config.pp == 1 else 1.0 / config.microbatches
+
+    def tighten(every: Bounded) -> tuple[list[tuple[int, int, str]], ...]:
+        asked.clear()
+        while (one := every.next()) is not None and one.bound_s < inf:
+            every.tightened(one)
+        return [one for one in asked if one[0] == 1], [one for one in asked if one[0] == 2]
 
     monkeypatch.setattr("meshwright.planner.refine.operators.bounds.parts_s", parts_s)
     every = Bounded(bench)
-    for one in [one for one in every.waiting if one.config.pp <= 2 and one.bound_s < inf]:
-        assert (every.tightened(one).bound_s > one.bound_s) == (one.config.pp == 2)
-    alone = [one for one in asked if one[0] == 1]
-    assert len(alone) == len(set(alone))
-    assert len([one for one in asked if one[0] == 2]) > len({one for one in asked if one[0] == 2})
+    turns = Counter((one.config.pp, one.config.microbatches, one.config.recompute) for one in every.waiting)
+    alone, piped = tighten(every)
+    assert Counter(alone) == dict.fromkeys(set(alone), 1)
+    assert Counter(piped) == {same: turns[same] for same in piped}
+    assert max(turns[same] for same in piped) > 1
+    knows = 0.0
+    unknown, _ = tighten(Bounded(bench))
+    assert Counter(unknown) == {same: turns[same] for same in unknown}
+    assert max(turns[same] for same in unknown) > 1
 
 
 def test_tables_are_cut_over_all_ranks() -> None:

@@ -45,15 +45,16 @@ FEW = 3
 
 @dataclass(slots=True)
 class Built:
-    """Block problems built before, by fold, body, mesh, ranks and layouts; and for the joint problems of the same ones
-    the states of all variables."""
+    """Problems built before, of blocks and of all bodies together."""
 
     blocks: dict[tuple[object, ...], Block] = field(default_factory=dict)
+    """By fold, body, mesh, ranks and layouts."""
     joint: dict[frozenset[tuple[object, ...]], int] = field(default_factory=dict)
+    """By their blocks, the number of states that all variables have: they differ in storage and in what hides."""
 
     @property
     def states(self) -> int:
-        """A measure of the time that was spent."""
+        """The states of all joint problems, a measure of the time that they took."""
         return sum(self.joint.values())
 
 
@@ -185,7 +186,7 @@ class Bodies:
             ]
         if not kept.stage.mesh.names:  # one rank has nothing to choose
             return []
-        if len(kept.stage.mesh.names) > MOST_AXES and operators(kept.graph) > FEW:
+        if len(kept.stage.mesh.names) > MOST_AXES and differentiated(kept.graph) > FEW:
             return []
         boundary = {value: interface[value] for value in interface_of(kept.graph) if value in interface}
         for hides in (True, False):
@@ -255,7 +256,7 @@ class Bodies:
         later = {end for held in tied for end in held[1:]}
         for name in self.open:
             kept = self.kept[name]
-            if len(kept.stage.mesh.names) > MOST_AXES and operators(kept.graph) > FEW:
+            if len(kept.stage.mesh.names) > MOST_AXES and differentiated(kept.graph) > FEW:
                 return None
             ends = dict[str, Sequence[State]]()
             for value, state in kept.interface.items():
@@ -328,7 +329,7 @@ class Bodies:
         return replace(plan, states=(*plan.states, *open_), first=kept.plan.first)
 
 
-def operators(graph: Graph) -> int:
+def differentiated(graph: Graph) -> int:
     """The number of operators that gradients pass through."""
     return sum(not graph.differentiable.isdisjoint(op.results) for op in graph.ops)
 

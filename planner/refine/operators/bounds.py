@@ -56,8 +56,8 @@ class Bounded:
     solved: int = 0
     """Arrangements whose turn has come."""
     silent: set[tuple[object, ...]] = field(default_factory=set)
-    """Stages, micro-batches and recomputation for which parts of one mesh say no more than kernels: where hosts cannot
-    launch fast enough, no mesh says more."""
+    """Stages, micro-batches and recomputation for which parts of one mesh were known and said no more than kernels and
+    launches do: those of other meshes are not added up, which at most leaves bounds lower."""
     more_axes_s: float = inf
     """What no plan on a mesh of more axes takes less than."""
     _waiting: dict[tuple[object, ...], Arrangement] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Bounded:
             if _no_less(other.config, one.config):
                 self._waiting[key] = raised(other)
         tight = raised(one)
-        if tight.bound_s <= one.bound_s:
+        if seconds and coarse.operators_s(one.config, seconds) <= coarse.operators_s(one.config):
             self.silent.add(same)
         self._finished_s = min(self._finished_s, tight.bound_s)
         return tight

@@ -38,7 +38,7 @@ from meshwright.planner.block.plan import Block, body_plan, chosen_of, neighbour
 from meshwright.planner.question.constraints import Asked
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.improvement import Bench
-from meshwright.planner.refine.operators.bodies import MOST_AXES, Bodies, Built, operators
+from meshwright.planner.refine.operators.bodies import MOST_AXES, Bodies, Built, differentiated
 from meshwright.planner.refine.operators.kept import interface_of
 from meshwright.planner.refine.operators.waiting import parts_badly
 
@@ -53,7 +53,7 @@ FEW_AXES = 2
 
 MOST_POLISHED = 60
 """Operators of all bodies together whose choices are changed one by one: the time of models of many small bodies went
-there (14 of 27 s for a ResNeXt, whose plan got no faster)."""
+there (14 of 27 s for a ResNeXt of 101 layers on 64 H100, whose plan got no faster; two cores, 2026-11)."""
 
 MOST_NEAR = 200
 """Plans that are one choice away from a body's, for which all are priced: a few seconds for bodies of five operators;
@@ -189,7 +189,7 @@ class Work(Bodies):
     def polished(self, best: Candidate) -> Candidate:
         """The plan with single choices of small bodies changed as long as the evaluator finds that faster: block
         problems ignore launch times, which may matter most there."""
-        if sum(operators(self.kept[name].graph) for name in self.open) > MOST_POLISHED:
+        if sum(differentiated(self.kept[name].graph) for name in self.open) > MOST_POLISHED:
             return best
         for name in self.open:
             improved = True
