@@ -8,7 +8,8 @@ axis cuts, in which state values are handed on, and so what is moved between ope
 for every stage, and with the first layers of every stage computed again where all of them may be. On different devices
 any of them are used, in any order. Models are so small that all of this can be written down and priced one by one, none
 of it by the block solver's own sums. Printed are how many plans there are, the least step time of those that fit, and
-the step time and the bound that `plan` tells.
+the step time that `plan` finds and its bound on all plans of operators. A case of more than `MOST` plans is left out,
+which is told.
 
 Pins that keep a case small are part of its question: search and list are about the same plans. Schedules made for a
 plan are forbidden where there are pipelines.
@@ -21,7 +22,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations_with_replacement, pairwise, permutations
+from itertools import combinations_with_replacement, islice, pairwise, permutations
 from math import inf
 
 from benchmarks.small_cases import CASES, MANY, Question
@@ -47,8 +48,8 @@ from meshwright.planner.refine.operators.operators import problems
 from meshwright.planner.search.search import Search
 from meshwright.planner.space.declared import Space
 
-MOST = 100_000
-"""Plans that are written down; a case with more is refused."""
+MOST = 120_000
+"""Plans that are written down, some 2 ms each; a case with more is left out, and that is told."""
 ROUNDING = 1e-9
 
 
@@ -83,16 +84,20 @@ class Compared:
         )
 
 
+class TooManyPlans(Exception):
+    """A case has more than `MOST` plans."""
+
+
 def compared(case: Question) -> Compared:
-    """All plans of a case beside its answer."""
+    """All plans of a case beside its answer. Raises `TooManyPlans`, before any of them is priced."""
     ask, wished = read_asked(build_parser().parse_args(with_verb(case.argv(), VERBS)))
+    if sum(1 for _ in islice(every(Listed.of(ask, wished)), MOST + 1)) > MOST:
+        raise TooManyPlans
     solved = solve(ask, ask.setting(), wished)
     assert solved.best, "something fits"
     least_s, best, plans, fit = inf, "", 0, 0
     for setting, decisions, config in every(Listed.of(ask, wished)):
         plans += 1
-        if plans > MOST:
-            raise ValueError(f"{case}: more than {MOST} plans")
         fold = setting.fold(config)
         program = setting.lowered(fold, setting.allowed(decisions, fold), solved.global_batch)
         prediction = setting.price(program)
@@ -105,7 +110,7 @@ def compared(case: Question) -> Compared:
         fit=fit,
         least_s=least_s,
         found_s=solved.best.step_s,
-        lower_s=solved.proved,
+        lower_s=min(filter(None, (solved.proved, solved.operators_s))),
         best_plan=best,
     )
 
@@ -250,17 +255,23 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--case", type=int, help="only the one of this number")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
-    found = []
+    found, left_out, told = list[Compared](), 0, sys.stderr if args.json else sys.stdout
     for number, case in enumerate((*CASES, *MANY) if args.all or args.case is not None else CASES):
         if args.case in (None, number):
-            found.append(compared(case))
-            print(found[-1], file=sys.stderr if args.json else sys.stdout, flush=True)
+            try:
+                found.append(compared(case))
+            except TooManyPlans:
+                left_out += 1
+                print(f"{case}: left out, of more than {MOST:,} plans", file=told, flush=True)
+            else:
+                print(found[-1], file=told, flush=True)
     best = sum(one.best for one in found)
     if args.json:
         print(json.dumps([asdict(one) | {"best": one.best, "within": one.within} for one in found]))
     else:
-        print(f"{sum(one.plans for one in found)} plans of {len(found)} cases; {best} answers are the best")
-    return 0 if all(one.within for one in found) and 20 * best >= 19 * len(found) else 1
+        plans = sum(one.plans for one in found)
+        print(f"{plans} plans of {len(found)} cases; {best} answers are the best, {left_out} cases left out")
+    return 0 if found and all(one.within for one in found) and 20 * best >= 19 * len(found) else 1
 
 
 if __name__ == "__main__":
