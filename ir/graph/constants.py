@@ -78,6 +78,7 @@ class Constant:
       scripts use for something else.
     - `shape` and `dtype` are those of the result, on the batch that was traced.
     - A `batched` one has a size that grows with the batch: on another batch it has other lines.
+    - The lines of a `listed` one have arrays written out: on another batch these may be too many values for that.
     - `problem` says why it cannot be made; there are no lines then.
     """
 
@@ -87,6 +88,7 @@ class Constant:
     held: tuple[Held, ...] = ()
     data: tuple[Data, ...] = ()
     batched: bool = False
+    listed: bool = False
     problem: str = ""
 
     def code(

@@ -13,10 +13,9 @@ from meshwright.planner.search import emittable
 
 def subject_of(again: Reloaded) -> Subject:
     """A reloaded plan as the emitter takes it."""
-    plan = again.plan
-    subject = emittable.subject_of(
-        again.setting, again.ask.model, plan.config, plan.decisions, program_of(plan, again.setting)
-    )
+    plan, setting = again.plan, again.setting
+    calls = setting.folds.calls(again.ask.model, plan.config.batch)
+    subject = emittable.subject_of(setting, calls, plan.config, plan.decisions, program_of(plan, setting))
     used = again.prediction.step_time_s * again.prediction.mfu * plan.machines.ranks
     subject = replace(subject, workload=plan.workload)
     return replace(subject, peak_flops=subject.step_flops / used if used else 0.0)

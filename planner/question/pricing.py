@@ -27,7 +27,7 @@ from meshwright.ir.analysis.rebatch import with_batch
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.frontends.door import Source, calls_of, capture
-from meshwright.ir.frontends.folding.captured import Captured, ConstantsAtBatch, rebatched
+from meshwright.ir.frontends.folding.captured import Captured, ConstantsAtBatch, ConstantsOfAnySize, rebatched
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.fold import Fold, unfolded_short
@@ -113,16 +113,30 @@ class Folds:
         return self.captured
 
     def calls(self, reference: str, batch: int) -> Calls:
-        """The calls of the model that `reference` names, watched once. Raises `EmissionModel`."""
+        """The calls of the model that `reference` names, for code at this batch. Raises `EmissionModel`."""
+        return replace(self._watched(reference), constants=self.constants(batch))
+
+    def calls_tried(self, reference: str, batch: int) -> Calls:
+        """The calls of the model, to find out whether code is written for a plan at this batch.
+
+        That code is written from a capture at the plan's own batch, so that how constants grow with it is no question;
+        only a plan of fewer sequences than any capture has others written.
+        """
+        made = ConstantsOfAnySize if batch >= LEAST_BATCH else ConstantsAtBatch
+        return replace(self._watched(reference), constants=self.constants(batch, made))
+
+    def _watched(self, reference: str) -> Calls:
+        """The calls of the model, watched once."""
         if self.watched is None:
             stacks = self.first(LEAST_BATCH).stacks
             self.watched = calls_of(self.source, reference, batch=LEAST_BATCH, seq=self.seq, stacks=stacks)
-        return replace(self.watched, constants=self.constants(batch))
+        return self.watched
 
-    def constants(self, batch: int) -> Mapping[str, Constant]:
+    def constants(self, batch: int, made: type[ConstantsAtBatch] = ConstantsAtBatch) -> Mapping[str, Constant]:
         """The constants of the model at this batch, as the fold's laws make them.
 
-        The model is captured once more, at twice the batch, where one is read whose sizes follow from it.
+        The model is captured once more, at twice the batch, where one is read whose sizes follow from it; `made`
+        says when they do.
         """
         first = self.first(batch)
         if batch == self.captured_at:
@@ -130,7 +144,7 @@ class Folds:
         self.at(batch)
         if batch in self.again:  # the fold could not be written down for another batch
             return self.again[batch].constants
-        return ConstantsAtBatch(first, self._doubled, self.captured_at, batch)
+        return made(first, self._doubled, self.captured_at, batch)
 
     def _doubled(self) -> Captured:
         if self.twice is None:

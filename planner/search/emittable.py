@@ -6,7 +6,7 @@ A search asks before anything becomes its answer (`Search.written`), so what is 
 refused leaves the search as it was: the next best is looked for, with the same proof. A refusal says which parts of a
 plan it depends on (`NotEmitted.depends`); it holds for all configurations with the same values there (`PARTS`), so that
 these are left out from then on, before anything of them is priced. Only what would be the answer is asked about; the
-model is watched once for all of it (`Folds.calls`), and its code is printed and thrown away.
+model is watched once for all of it (`Folds.calls_tried`), and its code is printed and thrown away.
 
 Where no plan at all could be emitted, for the model has no file or the workload a stack or precision that no code is
 written for, there is nothing to choose: the search goes on as if there were no guard, and the answer says so.
@@ -27,6 +27,7 @@ from meshwright.ir.decisions.apart import apart
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError, NotEmitted
 from meshwright.ir.errors.capability import BODIES, CUTS, STORAGE
+from meshwright.ir.graph.calls import Calls
 from meshwright.ir.program.program import Program
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting
@@ -36,10 +37,9 @@ NOWHERE = Path()
 
 
 def subject_of(
-    setting: Setting, model: str, config: Config, decisions: Decisions, program: Program | None = None
+    setting: Setting, calls: Calls, config: Config, decisions: Decisions, program: Program | None = None
 ) -> Subject:
-    """A plan as the emitter takes it; `model` is the reference of the setting's model."""
-    calls = setting.folds.calls(model, config.batch)
+    """A plan as the emitter takes it; `calls` are those of the setting's model."""
     fold, spelled = apart(setting.fold(config), decisions)
     if program is None or spelled is not decisions:
         program = setting.lowered(fold, spelled, setting.workload.global_batch)
@@ -122,7 +122,8 @@ class Emission:
 
     def _refusal(self, config: Config, decisions: Decisions) -> MeshwrightError | None:
         try:
-            subject = subject_of(self.setting, self.model, config, decisions)
+            calls = self.setting.folds.calls_tried(self.model, config.batch)
+            subject = subject_of(self.setting, calls, config, decisions)
             self.backend.emit(subject, NOWHERE)
             if self.backend.on_hosts(decisions.target):
                 self.seats = self.seats or seats(self.cluster)

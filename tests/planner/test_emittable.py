@@ -213,8 +213,9 @@ def test_a_plan_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
     monkeypatch.setattr(module, "subject_of", lambda *given: given[-1])
     backend: Any = SimpleNamespace(emit=lambda subject, folder: printed.append(subject), on_hosts=lambda target: False)
-    nothing: Any = None
-    emission = Emission(backend, nothing, "m", nothing, outright=())
+    setting: Any = SimpleNamespace(folds=SimpleNamespace(calls_tried=lambda *_: None))
+    cluster: Any = None
+    emission = Emission(backend, setting, "m", cluster, outright=())
     one, other = (SimpleNamespace(target="torch-gloo", name=name) for name in ("one", "other"))
     asked: list[Any] = [one, one, other]
     assert [emission.refusal(handmade.config("tp=1"), decisions) for decisions in asked] == [None] * 3

@@ -56,7 +56,9 @@ def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: s
     )
     monkeypatch.setattr(module, "backend", lambda target: None if target == "any" else made.backend)
     monkeypatch.setattr(module, "seats", seated)
-    folds = SimpleNamespace(calls=lambda *_, **__: None, first=lambda batch: SimpleNamespace(fold="fold"))
+    folds = SimpleNamespace(
+        calls=lambda *_: None, calls_tried=lambda *_: None, first=lambda batch: SimpleNamespace(fold="fold")
+    )
     setting: Any = SimpleNamespace(
         target=SimpleNamespace(target=target, unwritten=lambda workload, fold: outright[1:]),
         workload=SimpleNamespace(stack=SimpleNamespace(style="eager"), global_batch=8),

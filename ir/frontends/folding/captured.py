@@ -48,8 +48,8 @@ def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, 
 class ConstantsAtBatch(Mapping[str, Constant]):
     """The constants at this batch, of which those that grow with it are made when one of them is read.
 
-    `few` is the capture at `rows` sequences; `more`, the one at twice as many, is asked for then only. Most code has no
-    constant in it, and a capture is the dearest part of a plan.
+    `few` is the capture at `rows` sequences; `more`, the one at twice as many, is asked for then only: most code has no
+    constant in it.
     """
 
     few: Captured
@@ -70,6 +70,19 @@ class ConstantsAtBatch(Mapping[str, Constant]):
     @cached_property
     def _resized(self) -> dict[str, Constant]:
         return at_batch(self.few, self.more(), self.rows, self.batch)
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantsOfAnySize(ConstantsAtBatch):
+    """The constants as captured, for who asks whether code with them can be written, and throws that code away.
+
+    What code is refused for has no sizes in it: what a constant reads of the model, and whether lines make it at all.
+    Only where these list values does that depend on how many there are at this batch.
+    """
+
+    def __getitem__(self, law: str) -> Constant:
+        one = self.few.constants[law]
+        return super().__getitem__(law) if one.listed else one
 
 
 def rebatched(few: Captured, more: Captured, rows: int, batch: int) -> Captured:

@@ -118,6 +118,7 @@ class _Printer:
     shown: dict[int, Shown] = field(default_factory=dict)
     reads: list[Held] = field(default_factory=list)
     arrays: list[Data] = field(default_factory=list)
+    listed: bool = False
     exact: bool = False
     """Whether something reads how values lie in memory, so that copies are kept."""
 
@@ -140,6 +141,7 @@ class _Printer:
             lines=tuple(self.lines),
             held=tuple(self.reads),
             data=tuple(self.arrays),
+            listed=self.listed,
         )
 
     def node(self, term: Term, nodes: dict[int, Node]) -> Node:
@@ -243,6 +245,7 @@ class _Printer:
             return Shown(f"torch.zeros({plain(node.shape)}, dtype={dtype}, device={DEVICE})")
         values = _narrow(node.data, dtype)
         if values.size <= WRITTEN_OUT:
+            self.listed = self.listed or values.ndim > 0
             return Shown(f"torch.tensor({_numbers(values)}, dtype={dtype}, device={DEVICE})")
         at = next((at for at, one in enumerate(self.arrays) if np.array_equal(one.values, values)), len(self.arrays))
         if at == len(self.arrays):
