@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Self
 
 from meshwright.ir.errors.base import MeshwrightError
 
 AGAIN = "make the plan again, for this target: `plan` answers with what is emitted"
 """What helps against the refusal of a plan of whatever origin."""
 
-BODIES, CUTS, STORAGE = "bodies", "cuts", "storage"
-"""Parts of a plan that a refusal of its code may depend on alone: all that is inside of bodies; which axes cut values
-there; how parameters are stored, and along which axes there are copies of them."""
+BODIES, CUTS, STORAGE, SCHEDULE = "bodies", "cuts", "storage", "schedule"
+"""Parts of a plan that a refusal may depend on alone: all that is inside of bodies; which axes cut values there; how
+parameters are stored, and along which axes there are copies of them; the order of a pipeline's work, and whether there
+is one."""
 
 
 class CapabilityError(MeshwrightError):
@@ -19,10 +21,18 @@ class CapabilityError(MeshwrightError):
 
     family = "MW5"
     exit_code = 6
+    depends: frozenset[str] | None = None
+    """The parts of a plan that the refusal depends on: it holds for every plan of the same model, workload and target
+    with the same ones. None: on all of it."""
 
 
 class NotExpressible(CapabilityError):
     """Something in a plan that the target cannot express. Raised through its subclasses only."""
+
+    def depending(self, parts: Iterable[str] | None) -> Self:
+        """The refusal, which depends on these parts of a plan."""
+        self.depends = frozenset(parts) if parts is not None else None
+        return self
 
 
 class LayoutNotExpressible(NotExpressible):
@@ -79,10 +89,6 @@ class NotEmitted(CapabilityError):
     What is to be changed is said as options of `plan` (`ways`, one of which is enough), so that whoever knows the plan
     can leave out those that it was made with (`apart_from`).
     """
-
-    depends: frozenset[str] | None = None
-    """The parts of a plan that the refusal depends on: it holds for every plan of the same model, workload and target
-    with the same ones. None: on all of it."""
 
     def __init__(
         self,

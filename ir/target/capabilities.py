@@ -34,6 +34,8 @@ from meshwright.ir.errors import (
     ScheduleNotExpressible,
     StorageNotExpressible,
 )
+from meshwright.ir.errors.capability import BODIES, CUTS
+from meshwright.ir.errors.capability import STORAGE as STORED
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names import CONTEXT, CONTEXTS, name_of
@@ -49,7 +51,7 @@ from meshwright.ir.sharding.adjoint import Split, Strategy
 from meshwright.ir.sharding.layouts import CONTIGUOUS, Contiguous, Layout, Nested, Padded, Sections, Zigzag
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.reshard import MOVES
-from meshwright.ir.target.combined import CAST, COMBINED
+from meshwright.ir.target.combined import CAST, COMBINED, DEPENDS
 from meshwright.ir.target.precisions import PrecisionLine, unwritten
 from meshwright.ir.target.workload import PRECISIONS, RECIPES, STYLES, Workload
 
@@ -195,7 +197,10 @@ class Capabilities:
         for name, found_in in {**COMBINED, **(CAST if casts else {})}.items():
             what = "" if name in _names(self.combined) else found_in(decisions, fold)
             if what:
-                yield self._refuse(CombinationNotExpressible, "the plan", what, "pin one of them otherwise with --fix")
+                refusal = self._refuse(
+                    CombinationNotExpressible, "the plan", what, "pin one of them otherwise with --fix"
+                )
+                yield refusal.depending(DEPENDS.get(name))
         for kind in decisions.offload.kinds:
             if kind not in _names(self.offload):
                 yield self._refuse(OffloadNotExpressible, "offload", f"{kind} on the host", "keep them on the device")
@@ -207,11 +212,11 @@ class Capabilities:
         return _of_body(Same(self), Same(plan), Same(graph), Same(found), mesh)
 
     def _body_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None) -> Iterator[NotExpressible]:
-        yield from self._layout_refusals(plan, graph, found)
-        yield from self._recompute_refusals(plan, graph)
+        yield from (one.depending((CUTS,)) for one in self._layout_refusals(plan, graph, found))
+        yield from (one.depending((BODIES,)) for one in self._recompute_refusals(plan, graph))
         if mesh is not None:
-            yield from self._attention_refusals(plan, graph, found, mesh)
-            yield from self._storage_refusals(plan, graph, mesh)
+            yield from (one.depending((CUTS,)) for one in self._attention_refusals(plan, graph, found, mesh))
+            yield from (one.depending((CUTS, STORED)) for one in self._storage_refusals(plan, graph, mesh))
 
     def unwritten(self, workload: Workload, fold: Fold) -> tuple[EmissionSoftware, ...]:
         """Refusals of a workload's precision, for which no code is written, where there is code for its stack."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
+from meshwright.ir.errors.capability import BODIES, CUTS, SCHEDULE, STORAGE
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op
 from meshwright.ir.names import CONTEXTS, name_of
@@ -284,3 +285,14 @@ CAST: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "cast_untrained": cast_untrained,
 }
 """The same of plans whose parameters are stored in another dtype than they are used in."""
+DEPENDS: Mapping[str, tuple[str, ...]] = {
+    "split_backward_shards": (CUTS, STORAGE, SCHEDULE),
+    "again_in_halves": (BODIES, SCHEDULE),
+    "many_gathered_stages": (CUTS, STORAGE, SCHEDULE),
+    "compiled_blocks": (BODIES, SCHEDULE),
+    "waiting_blocks": (BODIES, SCHEDULE),
+    "several_uses": (CUTS, STORAGE),
+    "cast_copies": (CUTS, STORAGE),
+    "cast_untrained": (CUTS, STORAGE),
+}
+"""The parts of a plan that these follow from, where that is not all of it."""

@@ -5,5 +5,6 @@
 | `search` | the search for the fastest plan |
 | `pinned` | the same where something is asked of single modules |
 | `least_memory` | the same space, in the order of what configurations need at least |
+| `masks` | what a refusal holds for, beside the plan that met it |
 | `emittable` | the guard of answers: whether code is written for a plan |
 """

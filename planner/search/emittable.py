@@ -14,7 +14,7 @@ written for, there is nothing to choose: the search goes on as if there were no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,12 +25,12 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.apart import apart
 from meshwright.ir.decisions.decisions import Decisions
-from meshwright.ir.errors import MeshwrightError, NotEmitted
-from meshwright.ir.errors.capability import BODIES, CUTS, STORAGE
+from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.program.program import Program
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting
+from meshwright.planner.search.masks import Masks
 
 NOWHERE = Path()
 """The folder of code that is not kept."""
@@ -85,8 +85,7 @@ class Emission:
     passed: list[Passed] = field(default_factory=list)
     outright: tuple[MeshwrightError, ...] | None = None
     seats: list[Seat] | None = None
-    masked: dict[frozenset[str], dict[tuple[object, ...], NotEmitted]] = field(default_factory=dict)
-    """By the parts of a plan that they depend on, refusals for the values of these parts."""
+    masks: Masks = field(default_factory=Masks)
     known: dict[Config, tuple[Decisions, MeshwrightError | None]] = field(default_factory=dict)
     """What was answered of a configuration and the plan that it meant last."""
 
@@ -142,51 +141,18 @@ class Emission:
     def writes_config(self, config: Config, prediction: Prediction) -> bool:
         """Whether a configuration, as its names mean it, is emitted; if it is not, those that have the same of what
         that depends on are not either."""
-        known = self.known_of(config)
-        refusal = known or self.refusal(config, self.setting.decisions(config, self.setting.workload.global_batch))
+        refusal = self.masks.of(self.setting.ran(config)) or self.refusal(
+            config, self.setting.decisions(config, self.setting.workload.global_batch)
+        )
         if refusal is not None:
             self.passed.append(Passed(config, prediction, refusal))
-        if isinstance(refusal, NotEmitted) and refusal.depends is not None:
-            self.masked.setdefault(refusal.depends, {})[values_of(config, refusal.depends)] = refusal
+            self.masks.note(self.setting.ran(config), refusal)
         return refusal is None
-
-    def masks(self, config: Config) -> bool:
-        """Whether a configuration is known not to be emitted."""
-        return self.known_of(config) is not None
-
-    def known_of(self, config: Config) -> NotEmitted | None:
-        """The refusal of another configuration that holds for this one, too."""
-        found = (refusals.get(values_of(config, parts)) for parts, refusals in self.masked.items())
-        return next(filter(None, found), None)
 
     def notes(self) -> Iterator[str]:
         """Notes on an answer where no plan can be emitted."""
         for one in self.refused():
             yield f"plan emit refuses this plan ({one.code}), {one.place}: {one.cause}; {one.fix}"
-
-
-def _cuts(config: Config) -> tuple[object, ...]:
-    """The use of mesh axes inside bodies, apart from how many ranks share the batch."""
-    inside = config.tp, config.cp, config.ep, config.etp, config.sp, config.context, config.zigzag
-    return config.degrees().mesh().names, *inside
-
-
-def _storage(config: Config) -> tuple[object, ...]:
-    return config.degrees().mesh().names, config.zero, config.regather, bool(config.shard)
-
-
-def _bodies(config: Config) -> tuple[object, ...]:
-    """All that the code of bodies depends on, apart from batch sizes. Stages, schedules, micro-batches lie outside."""
-    return *_cuts(config), config.zero, config.regather, config.recompute, config.offload
-
-
-PARTS: Mapping[str, Callable[[Config], tuple[object, ...]]] = {BODIES: _bodies, CUTS: _cuts, STORAGE: _storage}
-"""The values of a configuration that every part of its plan follows from."""
-
-
-def values_of(config: Config, parts: Iterable[str]) -> tuple[object, ...]:
-    """The values of a configuration that these parts of its plan follow from."""
-    return tuple(PARTS[part](config) for part in sorted(parts))
 
 
 def by_code(passed: Iterable[Passed]) -> dict[str, list[Passed]]:

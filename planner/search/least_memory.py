@@ -58,8 +58,7 @@ class LeastMemory(Search):
         while waiting and not late() and waiting[0][0] <= self.upper_bytes and self.counts.priced < self.most:
             self.lower_bytes = least if self.setting.modules else waiting[0][0]
             config = heapq.heappop(waiting)[2]
-            if self.masked(config):
-                self.counts.unwritten += 1
+            if self.passes(config):
                 continue
             self.price(config)
             yield

@@ -27,9 +27,8 @@ class PinnedSearch(Search):
         self.free_s = inf
         """The least price of a configuration of which nothing is asked, and that fits."""
 
-    def masked(self, config: Config) -> bool:
+    def masked(self, config: Config) -> None:
         """What is refused may be so for its pins, and the bound is of what has none."""
-        return False
 
     def visit(self, waiting: Waiting) -> None:
         if waiting.bound_s < self.free_s:

@@ -8,7 +8,8 @@ configurations in the order of their bounds. Once the least bound left is no bet
 proved: nothing in the declared space undercuts it. A search that ends before says how far the two are apart.
 
 What would be the answer is emitted first, in memory (`planner.search.emittable`): what no code is written for is no
-answer, so what is proved is proved of what can be emitted.
+answer, so what is proved is proved of what can be emitted. What the target or its code refuse for a part of a plan is
+left out wherever that part is met again (`planner.search.masks`).
 
 Only the evaluator's prices are told. The order of work, and so the answer, depends on counts and never on the clock,
 unless a time limit cuts the search short.
@@ -25,7 +26,7 @@ from math import inf
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions.decisions import Decisions
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import MeshwrightError, NotEmitted
 from meshwright.planner.bounds.bases import priced
 from meshwright.planner.bounds.bounds import Bounds
 from meshwright.planner.bounds.coarse import CoarseBounds
@@ -33,6 +34,7 @@ from meshwright.planner.bounds.common import Common
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting
 from meshwright.planner.search.emittable import Emission
+from meshwright.planner.search.masks import Masks
 from meshwright.planner.space.baselines import Baseline
 from meshwright.planner.space.declared import Space
 
@@ -106,6 +108,8 @@ class Search:
         self.refused: dict[Config, MeshwrightError] = {}
         self.refusal: MeshwrightError | None = None
         """The first that was met: where everything is refused, it says why."""
+        self.laws = Masks()
+        """What the model and the target refuse, of configurations as the target runs them."""
         self.emission: Emission | None = None
         """The guard of what becomes the answer, where code can be written for the target."""
         self.baselines: dict[str, Found] = {}
@@ -175,9 +179,7 @@ class Search:
             if first.bounds is None:
                 self.expand(first)
                 return True
-            if self.masked(first.config):
-                self.counts.unwritten += 1
-            elif not self.returned(first, first.bounds):
+            if not self.passes(first.config) and not self.returned(first, first.bounds):
                 self.visit(first)
                 return True
         return False
@@ -250,7 +252,7 @@ class Search:
             if fine < self.upper_s:
                 heapq.heappush(self.heap, replace(pending, bound_s=fine, ran=True))
             return
-        if self.emission is not None and self.masks_all(config):
+        if self.masks_all(config):
             return
         try:
             base = self.coarse.priced(config)
@@ -260,7 +262,7 @@ class Search:
         self.counts.bases += 1
         bounds = Bounds(self.common, base)
         quickest, room, first = self.queue(bounds)
-        if first and not self.masked(first) and self.promises(bounds, first):
+        if first and self.promises(bounds, first):
             self.price(first)
         if not room:
             self.crowded[*family, config.recompute] = config.mbs
@@ -302,6 +304,8 @@ class Search:
                     continue
                 room = True
                 config = storage.on(pipeline)
+                if self.passes(config):
+                    continue
                 bound = bounds.step_s(config, bounds.wires(config))
                 if bound >= self.upper_s:
                     self.counts.slow += 1
@@ -324,11 +328,15 @@ class Search:
             return self.found[config]
         if config in self.refused:
             return None
+        ran = self.setting.ran(config)
         try:
+            if known := self.laws.of(ran):
+                raise known
             prediction = self.setting.predict(config, self.space.global_batch)
         except MeshwrightError as error:
             self.refuse(error)
             self.refused[config] = error
+            self.laws.note(ran, error)
             return None
         self.counts.priced += 1
         found = self.found[config] = Found(config, prediction)
@@ -342,20 +350,24 @@ class Search:
         self.counts.unwritten += not written
         return written
 
-    def masked(self, config: Config) -> bool:
-        """Whether it is known that no code is written for a configuration."""
-        return self.emission is not None and self.emission.masks(config)
+    def masked(self, config: Config) -> MeshwrightError | None:
+        """The refusal of another configuration that holds for this one: of the model, the target, or its code."""
+        ran = self.setting.ran(config)
+        return self.laws.of(ran) or (self.emission.masks.of(ran) if self.emission is not None else None)
+
+    def passes(self, config: Config) -> bool:
+        """Whether a configuration is known to be refused; it is counted then."""
+        refusal = self.masked(config)
+        self.counts.unwritten += isinstance(refusal, NotEmitted)
+        self.counts.refused += refusal is not None and not isinstance(refusal, NotEmitted)
+        return refusal is not None
 
     def masks_all(self, base: Config) -> bool:
-        """Whether it is known of every configuration of a kernel configuration, and there is one."""
-        known = 0
-        for pipeline in self.space.pipelines(base):
-            for storage in self.space.storages(pipeline):
-                if not self.masked(storage.on(pipeline)):
-                    return False
-                known += 1
-        self.counts.unwritten += known
-        return known > 0
+        """Whether every configuration of a kernel configuration is known to be refused, and there is one."""
+        every = [
+            storage.on(pipeline) for pipeline in self.space.pipelines(base) for storage in self.space.storages(pipeline)
+        ]
+        return all(map(self.masked, every)) and sum(map(self.passes, every)) > 0
 
     def writes(self, config: Config, decisions: Decisions, prediction: Prediction) -> bool:
         """Whether code is written for a plan that was made of a configuration."""

@@ -21,7 +21,7 @@ from meshwright.planner.bounds.coarse import CAUTION
 from meshwright.planner.bounds.common import SLACK
 from meshwright.planner.question.pins import fill, parse
 
-EACH = 14
+EACH = 10
 """Configurations drawn of a case."""
 CASES = (
     Case(model="gpt2", cluster="2x8xA100", batch=64, seq=1024, stack="megatron-2021"),

@@ -131,11 +131,9 @@ def test_a_plan_is_emitted_for_another_target(
 
 
 ASKED = {
-    "gloo": ("--cluster", "cpu:4", "--target", "torch-gloo"),
     "gloo, stages": ("--cluster", "cpu:8", "--target", "torch-gloo", "--fix", "pp=2"),
     "gloo, sequences": ("--cluster", "cpu:4", "--target", "torch-gloo", "--fix", "cp=2"),
     "cuda": ("--cluster", "1x8xA100", "--target", "torch-cuda"),
-    "cuda, tensor parallel": ("--cluster", "2x4xA100", "--target", "torch-cuda", "--fix", "tp=4"),
     "cuda, stages without blocks": ("--cluster", "1x4xH100", "--fix", "pp=2,schedule=interleaved"),
     "cuda, split backward passes": ("--cluster", "1x8xH100", "--target", "torch-cuda", "--fix", "pp=2,schedule=zbv"),
 }

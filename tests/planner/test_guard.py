@@ -22,7 +22,8 @@ from meshwright.ir.errors import (
 from meshwright.ir.errors.capability import BODIES, CUTS, STORAGE
 from meshwright.planner.question.pins import Config
 from meshwright.planner.search import emittable as module
-from meshwright.planner.search.emittable import Emission, Passed, by_code, seats, values_of
+from meshwright.planner.search.emittable import Emission, Passed, by_code, seats
+from meshwright.planner.search.masks import values_of
 from tests.planner.handmade import config, prediction
 
 ODD = PinValue(place="axis tp", cause="it is odd", fix="take another")
@@ -63,6 +64,7 @@ def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: s
         target=SimpleNamespace(target=target, unwritten=lambda workload, fold: outright[1:]),
         workload=SimpleNamespace(stack=SimpleNamespace(style="eager"), global_batch=8),
         folds=folds,
+        ran=lambda config: config,
         decisions=lambda config, batch: SimpleNamespace(target=target, groups=f"groups of {config.tp}, {batch}"),
     )
     cluster: Any = "cluster"
@@ -126,14 +128,14 @@ def test_a_refusal_holds_for_all_with_the_same_of_what_it_depends_on(
 ) -> None:
     """It is not asked again; one that may depend on all of a plan is."""
     one = guard(monkeypatch)
-    assert not one.of.masks(config("tp=2", 8))
+    assert one.of.masks.of(config("tp=2", 8)) is None
     one.refuses = refusal
     assert not one.of.writes_config(config("tp=2", 8), prediction())
     assert not one.of.writes_config(config("tp=2,mbs=2", 8), prediction())
     assert one.emitted == (1 if held else 2)
     assert [found.refusal for found in one.of.passed] == [refusal, refusal]
-    assert one.of.masks(config("tp=2,pp=2", 8)) == held
-    assert one.of.masks(config("tp=4", 8)) == (refusal is OF_STORAGE)
+    assert one.of.masks.of(config("tp=2,pp=2", 8)) is (refusal if held else None)
+    assert one.of.masks.of(config("tp=4", 8)) is (OF_STORAGE if refusal is OF_STORAGE else None)
     one.refuses = None
     assert one.of.writes_config(config("tp=2,pp=2", 8), prediction()) != held
     assert one.of.writes_config(config("tp=4", 8), prediction()) == (refusal is not OF_STORAGE)
@@ -143,7 +145,7 @@ def test_a_refusal_of_the_model_holds_for_everything(monkeypatch: pytest.MonkeyP
     one = guard(monkeypatch)
     one.refuses = OF_MODEL
     assert not one.of.writes_config(config("tp=2", 8), prediction())
-    assert one.of.masks(config("pp=2,zero=3,recompute=full", 8))
+    assert one.of.masks.of(config("pp=2,zero=3,recompute=full", 8)) is OF_MODEL
 
 
 def test_refusals_together_depend_on_what_each_does() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import SimpleNamespace
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.ir.errors import LayersIndivisible, MeshwrightError
+from meshwright.ir.errors import EmissionStorage, LayersIndivisible, MeshwrightError, ScheduleNotExpressible
+from meshwright.ir.errors.capability import STORAGE
 from meshwright.planner.question.pins import Config
 from meshwright.planner.search import least_memory, search
 from meshwright.planner.search.least_memory import LeastMemory
@@ -20,6 +21,7 @@ from meshwright.planner.space.declared import Storage
 from tests.planner.told import config, price
 
 REFUSAL = LayersIndivisible(place="here", cause="it cannot be", fix="ask for something else")
+UNWRITTEN = EmissionStorage(place="storage", cause="copies")
 BASE = config()
 ZEROS = {zero: Storage(zero, 0, True) for zero in range(4)}
 
@@ -91,6 +93,9 @@ class Told:
         own = next(one for one in self.bounds if one.config == replace(pipeline, pp=1))
         return (ZEROS[zero] for zero in own.of(pipeline).stored)
 
+    def shapes(self, base: Config) -> Iterator[Config]:
+        return (one.on(pipeline) for pipeline in self.pipelines(base) for one in self.storages(pipeline))
+
     def bound_s(self, base: Config, *, fine: bool = False) -> float:
         return self.coarse[base][fine]
 
@@ -120,10 +125,16 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(search, "priced", lambda setting, prices, config, again: (config, again))
         monkeypatch.setattr(least_memory, "priced", lambda setting, prices, config: told.priced(config))
         setting: Any = SimpleNamespace(folds=SimpleNamespace(at=lambda batch: None))
-        setting.modules, setting.predict = told.modules, told.predict
+        setting.modules, setting.predict, setting.ran = told.modules, told.predict, lambda own: own
         return kind(setting, None, told, **changes)  # type: ignore[arg-type]
 
     return made
+
+
+def guard(masked: Callable[[Config], bool]) -> Any:
+    """Emission that writes everything but what is masked."""
+    masks = SimpleNamespace(of=lambda own: UNWRITTEN if masked(own) else None)
+    return SimpleNamespace(masks=masks, writes_config=lambda *_: True)
 
 
 def shaped(pp: int, zero: int, base: Config = BASE) -> Config:
@@ -219,7 +230,7 @@ NONE: list[Any] = []
         ({}, {"ceiling": 2.07}, (0.5, False), ([(2.0, False, 0)], 1, [(1, 0)])),
         # No code is written for any of it, or for some.
         ({}, {"masked": (0, 1)}, (0.5, False), (NONE, 0, NONE)),
-        ({}, {"masked": (0,)}, (0.5, False), ([(2.0, False, 0), (3.0, False, 1)], 1, NONE)),
+        ({}, {"masked": (0,)}, (0.5, False), ([(3.0, False, 1)], 1, [(1, 1)])),
     ],
 )
 def test_a_base_that_comes_up(opened: Any, base: Any, known: Any, pending: Any, expected: Any) -> None:
@@ -233,7 +244,7 @@ def test_a_base_that_comes_up(opened: Any, base: Any, known: Any, pending: Any, 
     own.crowded[*family, "other"] = 1
     own.quickest[*family, asked.mbs] = known.get("quickest", 0.0)
     own.quickest[*family, asked.mbs + 1] = 7.9
-    own.emission = SimpleNamespace(masks=lambda one: one.zero in known.get("masked", ()), writes_config=lambda *_: True)
+    own.emission = guard(lambda one: one.zero in known.get("masked", ()))
     own.expand(Waiting(pending[0], 7, asked, ran=pending[1]))
     queued, bases, priced = expected
     assert [(one.bound_s, one.ran, one.config.zero) for one in sorted(own.heap)] == queued
@@ -310,7 +321,7 @@ def test_what_has_the_least_bound_comes_first_until_nothing_is_better(opened: An
     bounds: Any = Bounds(BASE, [Shape(1, 1.0, 1.0, {0: (1.0, 1.0, 0.0), 1: (2.0, 2.0, 0.0), 2: (3.0, 3.0, 0.0)})])
     told = Told([bounds], {BASE: (0.5, 0.5)}, {shaped(1, 1): 3.0})
     own = opened(told)
-    own.emission = SimpleNamespace(masks=lambda one: one.zero == 0, writes_config=lambda *_: True)
+    own.emission = guard(lambda one: one.zero == 0)
     for zero in (2, 0, 1):
         own.heap.append(Waiting(1.0 + zero, zero, shaped(1, zero), bounds))
     own.heap.sort()
@@ -408,6 +419,23 @@ def test_a_configuration_is_priced_once(opened: Any) -> None:
     assert own.priced_any
 
 
+def test_what_is_refused_for_a_part_of_it_is_asked_about_once(opened: Any) -> None:
+    """Others with the same part are refused as well, unseen: not priced, and not queued."""
+    refusal = ScheduleNotExpressible(place="the plan", cause="shards", fix="none").depending((STORAGE,))
+    asked = [config(dp=2, zero=zero, mbs=mbs) for mbs in (1, 2) for zero in (1, 3)]
+    own = opened(Told([Bounds(BASE, GOOD)], {}, {asked[0]: refusal, asked[2]: 4.0}))
+    assert [own.price(one) is None for one in asked] == [True, False, True, False]
+    assert (own.counts.priced, own.counts.refused) == (2, 2)
+    assert own.refused == {asked[0]: refusal, asked[2]: refusal}
+    assert [own.masked(one) for one in asked] == [refusal, None] * 2
+    assert [own.passes(one) for one in asked] == [True, False] * 2
+    assert (own.counts.refused, own.counts.unwritten) == (4, 0)
+    own.laws.note(replace(BASE, zero=0), refusal)
+    own.laws.note(replace(BASE, zero=1), refusal)
+    assert own.masks_all(BASE)
+    assert own.queue(Bounds(BASE, GOOD)) == (1.5, True, None)
+
+
 def test_what_is_no_better_is_not_written(opened: Any) -> None:
     """Nor what does not fit; and what no code is written for is no answer."""
     asked: list[float] = []
@@ -478,7 +506,7 @@ def test_the_least_memory_first(opened: Any, prices: Any, changes: Any, expected
         Told([*rows, needing(3, -99.0)], {}, told, (refused,), pins), LeastMemory, most=changes.get("most", 600)
     )
     if changes.get("masked"):
-        own.emission = SimpleNamespace(masks=lambda one: one.mbs == 1, writes_config=lambda *_: True)
+        own.emission = guard(lambda one: one.mbs == 1)
     rounds = 0
 
     def late() -> bool:
