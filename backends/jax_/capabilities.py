@@ -2,11 +2,12 @@
 
 Tried with jax 0.10.2 on eight host devices of one process, gradients and one optimizer step compared with one device.
 XLA's partitioner for CPUs has no reduce-scatter: it reduces the whole and takes a part. Where a value is read by
-several products, CPUs reduce the gradient of each apart (`adds_first`).
+several products, CPUs reduce the gradient of each apart (`adds_first`). A scan of micro-batches reduces gradients in
+every one, but along axes that are manual (`jax.shard_map`), which those are that cut the batch (`in_turn`).
 
 `several_uses` is left out: products whose operands are cut in unlike ways XLA partitions as it finds it cheaper, not as
 planned. Whatever else is left out is not written yet: pipelines, recomputation, sequences that attention meets in
-pieces, offloading, micro-batches, layouts other than even runs.
+pieces, offloading, layouts other than even runs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ JAX_CPU = Capabilities(
     ),
     styles=(Line("xla", _TRIED),),
     precisions=(PrecisionLine("fp32", _TRIED, ("fp32",)),),
-    accumulates=False,  # a scan of micro-batches under GSPMD reduces gradients in every one (jax 0.10.2)
+    in_turn=True,  # along other axes XLA sums the gradients of a micro-batch before the next begins (jax 0.10.2)
     adds_first=False,  # compiled for CPUs, the gradient of what q, k and v read is three all-reduces
     regathers=False,  # one all-gather of every parameter is compiled, before both passes
 )

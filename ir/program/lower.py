@@ -46,9 +46,19 @@ def lower(
     """The Program that carries out `decisions` on the model `fold`, for `workload`, whose stack names the kernels."""
     verify_decisions(decisions, fold)
     lowering = _for_workload(lowering, decisions.style, workload)
+    made = {} if cache is None else cache
+    program = _lowered(fold, decisions, lowering, workload, made)
+    if lowering.in_turn and program.microbatches > 1:
+        cut = frozenset(shard.axis for entry in program.entries for shard in entry.placement.dims[0])
+        program = _lowered(fold, decisions, replace(lowering, waiting=tuple(sorted(cut))), workload, made)
+    return program
+
+
+def _lowered(
+    fold: Fold, decisions: Decisions, lowering: Lowering, workload: Workload | None, made: BodyCache
+) -> Program:
     wired = _wired(Same(fold))
     bodies: dict[str, BodyProgram] = {}
-    made = {} if cache is None else cache
     for stage in decisions.stages:
         for name in stage.plans:
             if name not in bodies:

@@ -61,6 +61,12 @@ class Lowering:
     what is scattered. Of a body's parameters all are gathered again for the backward pass, or none."""
     adds_first: bool = True
     """Gradients that several operators leave of one value are added before they are reduced, not each reduced."""
+    in_turn: bool = False
+    """Gradients are added up over micro-batches before they are summed over axes that cut the batch; over others they
+    are summed in every micro-batch."""
+    waiting: tuple[str, ...] | None = None
+    """The axes over which sums of gradients wait for the last micro-batch; None: all. `lower` finds those of `in_turn`,
+    where there are several micro-batches."""
     casts: bool = False
     """With `sums_first`: what is computed with is made in another dtype of what is stored (FSDP2's mixed precision), so
     that gradients of copies, too, are summed along the outermost axis apart, after the others."""
@@ -86,7 +92,7 @@ def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> 
     if lowering.copied and any(spread.graph.types[value].shape == () for value in spread.graph.outputs):
         lowering = replace(lowering, copied="")  # the head multiplies in the dtype it was traced in
     ran = _ran(Same(spread), plan.recompute, plan.regather, lowering)
-    stored = _stored(Same(spread), plan.name, plan.storage, lowering.sums_first, lowering.casts)
+    stored = _stored(Same(spread), plan.name, plan.storage, lowering)
     return BodyProgram(
         name=plan.name,
         body=plan.body,
@@ -289,15 +295,15 @@ class _Stored:
 
 
 @lru_cache(maxsize=8192)
-def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...], sums_first: bool, casts: bool) -> _Stored:
-    return _Storing(key.of, plan, storage, sums_first, casts).stored()
+def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...], lowering: Lowering) -> _Stored:
+    return _Storing(key.of, plan, storage, lowering).stored()
 
 
 class _Storing:
     """The statements that move gradients to storage, and updated parameters back."""
 
-    def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage], sums_first: bool, casts: bool) -> None:
-        self.spread, self.plan, self.sums_first, self.casts = spread, plan, sums_first, casts
+    def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage], lowering: Lowering) -> None:
+        self.spread, self.plan, self.lowering = spread, plan, lowering
         self.storage = {item.path: item for item in storage}
         self.names = spread.names.copy()
         self.sharded: list[Statement] = []
@@ -326,6 +332,10 @@ class _Storing:
         if storage.grads != compute:
             grad = self.scattered(value, grad, held_in, storage.grads, self.sharded)
             held_in = storage.grads
+        elif self.lowering.waiting is not None:
+            left = tuple(part for part in held_in.partial if part.axis in self.lowering.waiting)
+            summed = Placement(held_in.dims, left)
+            grad, held_in = move_all(f"d{value}", grad, held_in, summed, "sync", self.sharded), summed
         synced = self.scattered(value, grad, held_in, storage.optimizer, self.sync)
         updated = self.names.define(f"{value}!updated", type_, storage.optimizer)
         published = move_all(f"{value}!", updated, storage.optimizer, storage.params, "update", self.publish)
@@ -333,12 +343,12 @@ class _Storing:
 
     def scattered(self, value: str, grad: str, held_in: Placement, target: Placement, into: list[Statement]) -> str:
         """A gradient, moved to the shards of `target`."""
-        if self.sums_first:
+        if self.lowering.sums_first:
             order = self.names.mesh.names
             summed_over = [order.index(part.axis) for part in held_in.partial]
-            outermost = min(summed_over) if self.casts and summed_over else -1
+            outermost = min(summed_over) if self.lowering.casts and summed_over else -1
             inner = max((at for at in summed_over if target.on(order[at]) is not None), default=outermost)
             left = tuple(part for part in held_in.partial if order.index(part.axis) <= inner)
             summed = Placement(held_in.dims, left)
             grad, held_in = self.names.move_all(f"d{value}", grad, held_in, summed, "sync", into), summed
-        return self.names.move_all(f"d{value}", grad, held_in, target, "sync", into, at_once=self.sums_first)
+        return self.names.move_all(f"d{value}", grad, held_in, target, "sync", into, at_once=self.lowering.sums_first)

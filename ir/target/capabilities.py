@@ -125,6 +125,8 @@ class Capabilities:
 
     accumulates: bool = True
     """Whether a step of one stage can add up the gradients of several micro-batches."""
+    in_turn: bool = False
+    """Whether it then sums them in every micro-batch over axes that do not cut the batch (`Lowering.in_turn`)."""
 
     most_cuts: int | None = None
     """By how many axes operators may cut a parameter that is stored in shards besides."""
@@ -172,6 +174,7 @@ class Capabilities:
             device=self.device,
             sums_first=self.sums_first,
             adds_first=self.adds_first,
+            in_turn=self.in_turn,
         )
 
     def executed(self, move: str) -> str:

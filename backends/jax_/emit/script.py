@@ -10,14 +10,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.model import model, needs
 from meshwright.backends.jax_.emit.shardings import Shardings
-from meshwright.backends.jax_.emit.tables import params_tables, values_tables
+from meshwright.backends.jax_.emit.tables import gradients_table, params_tables, states_table, values_tables, written
 from meshwright.backends.subject import Subject
 from meshwright.ir.quoting import literal, said
 
 SCRIPT, BESIDE = "train.py", "train_shardings.py"
 WIDTH = 116
+IN_MICROBATCHES = "    batch = jax.tree.map(lambda one: one.reshape(MICROBATCHES, -1, *one.shape[1:]), batch)\n"
 
 LOAD = """\
 def load(path: Path) -> Any:
@@ -53,7 +55,7 @@ def updated(state: Tree, states: Tree, grads: Tree) -> tuple[Tree, Tree]:
 
 def train_step(state: Tree, states: Tree, batch: Batch) -> tuple[Tree, Tree, jax.Array]:
     """A step, and the loss before it."""
-    loss, grads = jax.value_and_grad(loss_of)(state, batch)
+    loss, grads = gradients_of(state, batch)
     return *updated(state, states, grads), loss
 
 
@@ -66,7 +68,6 @@ kept = optax.tree_map_params(
     lie(STATES, shape),
     transform_non_params=lambda _: whole,
 )
-rows = NamedSharding(mesh, ROWS)
 step = jax.jit(train_step, donate_argnums=(0, 1), out_shardings=(stored, kept, whole))
 
 
@@ -76,10 +77,14 @@ def start() -> tuple[Tree, Tree]:
     return state, jax.jit(optimizer.init, out_shardings=kept)(state)
 
 
+def placed(batch: Any) -> Batch:
+    """A batch on the devices."""
+CUT    return jax.device_put(batch, NamedSharding(mesh, ROWS))
+
+
 def batch_of(number: int) -> Batch:
     """The sequences of a step. Your own data goes here."""
-    batch: Batch = jax.device_put(model_file.example_inputs(GLOBAL_BATCH, SEQ), rows)
-    return batch
+    return placed(model_file.example_inputs(GLOBAL_BATCH, SEQ))
 
 
 def main() -> None:
@@ -118,7 +123,7 @@ def lie(table: dict[str, P], tree: Any) -> Any:
 
 
 def lying(value: Any, spec: P | None) -> Any:
-    return value if spec is None else jax.lax.with_sharding_constraint(value, NamedSharding(mesh, spec))
+    return LYING
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -195,18 +200,13 @@ def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
     calls = subject.calls
     assert calls.invoked is not None
     apart, first = needs(calls.invoked)
-    tables = [
-        "PARAMS",
-        *(["STATES"] if shardings.states_apart else []),
-        "TRACE",
-        *(["USED"] if shardings.used_apart else []),
-    ]
-    shared = ", ".join([*tables, "evaluate", "lie", "mesh", "primitives"])
+    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), "TRACE"))
+    used_table = ["USED"] if shardings.used_apart else []
+    shared = ", ".join([*sorted(filter(None, tables)), *used_table, "evaluate", "lie", "mesh", "primitives"])
     used = "    state = jax.lax.with_sharding_constraint(state, lie(USED, state))\n" if shardings.used_apart else ""
     optimizer = "model_file.optimizer()" if calls.has_optimizer else "optax.adamw(3e-4, weight_decay=0.01)"
-    states = "STATES" if shardings.states_apart else "PARAMS"
-    data = [literal(axis) for axis in shardings.data]
-    rows = f"P(({', '.join(data)}))" if len(data) > 1 else f"P({''.join(data)})"
+    several = subject.program.microbatches
+    rows = written((((),) if several > 1 else ()) + (shardings.data,) if shardings.data else ())
     return "\n".join(
         (
             *_title(subject),
@@ -218,7 +218,7 @@ def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
             "from typing import Any",
             "from zlib import crc32",
             "",
-            *sorted((*apart, "import jax", "import optax")),
+            *sorted((*apart, "import jax", *["import jax.numpy as jnp"] * (several > 1), "import optax")),
             *sorted((*first, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P")),
             "",
             f"from train_shardings import {shared}",
@@ -228,7 +228,9 @@ def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
             "",
             f"MODEL = {literal(model_path)}",
             f"GLOBAL_BATCH = {subject.workload.global_batch}",
+            *([f"MICROBATCHES = {several}"] if several > 1 else ()),
             f"SEQ = {subject.workload.seq}",
+            f"ROWS = {rows}  # of the batch",
             "SEED = 0",
             "",
             "",
@@ -238,7 +240,10 @@ def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
             "",
             LOSS.replace("USED", used).replace("REST", ", rest" if calls.invoked.way == "nnx" else ""),
             "",
-            STEP.replace("STATES", states).replace("ROWS", rows),
+            *accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings)),
+            "",
+            "",
+            STEP.replace("STATES", states_table(shardings)).replace("CUT", IN_MICROBATCHES * (several > 1)),
         )
     )
 
@@ -281,9 +286,17 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
             "mesh = jax.make_mesh(tuple(MESH.values()), tuple(MESH), axis_types=types, devices=devices)",
             "",
             "",
-            EVALUATE.replace("PATH", path),
+            EVALUATE.replace("PATH", path).replace("LYING", _lying(shardings)),
         )
     )
+
+
+def _lying(shardings: Shardings) -> str:
+    """A value where a PartitionSpec has it, as code; inside of what is manual, where its mesh has it."""
+    if set(shardings.manual) == set(shardings.subject.mesh.names):
+        return "value  # every device has its own"
+    where = "spec" if shardings.manual else "NamedSharding(mesh, spec)"
+    return f"value if spec is None else jax.lax.with_sharding_constraint(value, {where})"
 
 
 def _title(subject: Subject) -> Iterator[str]:

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from meshwright.backends.jax_.emit import accumulation
+from meshwright.backends.jax_.emit.accumulation import ONCE, data_axes, form_of
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
@@ -31,11 +33,13 @@ Spec = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Where a parameter lies: between steps, as operators read it, and as the optimizer's state does."""
+    """Where a parameter lies: between steps, as operators read it, and as the optimizer's state does; and its gradient
+    while micro-batches add up to it."""
 
     stored: Spec
     used: Spec
     states: Spec
+    grads: Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,10 @@ class Constraint:
 
     value: Spec | None
     gradient: Spec | None
+
+    def apart_from(self, axes: tuple[str, ...]) -> Constraint:
+        """The same where these axes are not spoken of."""
+        return Constraint(_without(self.value, axes), _without(self.gradient, axes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +83,15 @@ class Shardings:
         for path, slot, body, stacked in self._slots():
             held = [
                 spec_of(one, slot.path)
-                for one in (body.locals[slot.stored].placement, body.locals[slot.value].placement, slot.optimizer)
+                for one in (
+                    body.locals[slot.stored].placement,
+                    body.locals[slot.value].placement,
+                    slot.optimizer,
+                    slot.grads,
+                )
             ]
-            stored, used, states = (((), *one) if stacked and one else one for one in held)
-            own = Held(stored, stored if stacked else used, states)  # a loop gathers its own
+            stored, used, states, grads = (((), *one) if stacked and one else one for one in held)
+            own = Held(stored, stored if stacked else used, states, grads)  # a loop gathers its own
             if found.setdefault(path, own) != own:
                 raise EmissionModule(
                     place=path, cause="parts of the model that share it want it otherwise", ways=("--fix tp=1",)
@@ -98,8 +111,17 @@ class Shardings:
     @property
     def data(self) -> tuple[str, ...]:
         """The mesh axes that cut a batch."""
-        cutting = {shard.axis for entry in self.subject.program.entries for shard in entry.placement.dims[0]}
-        return tuple(axis for axis in self.subject.mesh.names if axis in cutting)
+        return data_axes(self.subject.program, self.subject.mesh.names)
+
+    @property
+    def form(self) -> str:
+        """How micro-batches are added up (`accumulation`)."""
+        return form_of(self.subject.program, self.data)
+
+    @property
+    def manual(self) -> tuple[str, ...]:
+        """The axes along which the step is manual: a device sees its own part of values, and nothing is said of it."""
+        return self.data if self.form == ONCE else ()
 
     def _slots(self) -> Iterator[tuple[str, ParamSlot, BodyProgram, bool]]:
         """Every parameter of every call, its slot, and whether it is a part of a stacked one."""
@@ -157,8 +179,9 @@ class Shardings:
         return tuple(found)
 
     def check(self) -> None:
-        """Refuse what tables cannot say: values that are moved where no equation of the traced loss makes them, or that
-        their readers take in several placements."""
+        """Refuse micro-batches that do not add up, and what tables cannot say: values that are moved where no equation
+        of the traced loss makes them, or that their readers take in several placements."""
+        accumulation.check(self.subject, self.data)
         for segment, name, body in self._bodies():
             at, given = self._places.values.get(name, {}), self._entries(segment)
             held = {slot.value for slot in body.params} | {body.inputs[index] for index in given}
@@ -184,10 +207,11 @@ class Shardings:
         for segment, name, body in self._bodies():
             at, products = self._places.values.get(name, {}), self._places.products
             pins: dict[str, Pin] = {}
-            for value, constraints in _constraints(body).items():
+            for value, whole_constraints in _constraints(body).items():
                 place = at.get(value)
-                if place is None:
+                if place is None or set(self.manual) == set(self.subject.mesh.names):
                     continue
+                constraints = tuple(dict.fromkeys(one.apart_from(self.manual) for one in whole_constraints))
                 if constraints[0].value is None and place in products:  # the sum is made before a bias is added to it
                     whole = Constraint(constraints[0].gradient, constraints[0].gradient)
                     pins[products[place]] = Pin(f"{value}, without its bias", (whole,))
@@ -202,10 +226,17 @@ def spec_of(placement: Placement, what: str) -> Spec:
             raise EmissionModule(
                 place=what, cause=f"no code is written for shards {shard}", ways=("--fix tp=1", "--fix zero=0")
             )
-    spec = [tuple(shard.axis for shard in dim) for dim in placement.dims]
+    return _ended([tuple(shard.axis for shard in dim) for dim in placement.dims])
+
+
+def _ended(spec: list[tuple[str, ...]]) -> Spec:
     while spec and not spec[-1]:
         spec.pop()
     return tuple(spec)
+
+
+def _without(spec: Spec | None, axes: tuple[str, ...]) -> Spec | None:
+    return None if spec is None else _ended([tuple(axis for axis in dim if axis not in axes) for dim in spec])
 
 
 def _is_pinned(body: BodyProgram, made: Compute) -> bool:

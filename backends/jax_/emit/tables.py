@@ -3,6 +3,7 @@
 PARAMS    where every parameter is stored, by path; `*` is any number
 USED      where operators read it, if that differs
 STATES    where its optimizer's state lies, if that differs from PARAMS
+GRADS     where micro-batches add up to its gradient, if that differs from both
 VALUES    the placements that a value passes through, by its place in the traced loss
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from meshwright.backends.jax_.emit.accumulation import EACH
 from meshwright.backends.jax_.emit.shardings import Constraint, Pin, Shardings, Spec
 from meshwright.backends.turns import counted
 from meshwright.ir.quoting import literal, said
@@ -24,6 +26,24 @@ def params_tables(shardings: Shardings) -> Iterator[str]:
         yield from table("USED", {path: one.used for path, one in held.items()}, "where operators read them")
     if shardings.states_apart:
         yield from table("STATES", {path: one.states for path, one in held.items()}, "where the optimizer's states lie")
+    if gradients_table(shardings) == "GRADS":
+        yield from table("GRADS", {path: one.grads for path, one in held.items()}, "where gradients are added up")
+
+
+def states_table(shardings: Shardings) -> str:
+    """The name of the table of where the optimizer's states lie."""
+    return "STATES" if shardings.states_apart else "PARAMS"
+
+
+def gradients_table(shardings: Shardings) -> str:
+    """The name of the table of where gradients are added up, of micro-batches that all devices share; empty where none
+    is needed."""
+    held = shardings.params.values()
+    if shardings.form != EACH:
+        return ""
+    if all(one.grads == one.states for one in held):
+        return states_table(shardings)
+    return "PARAMS" if all(one.grads == one.stored for one in held) else "GRADS"
 
 
 def table(name: str, specs: Mapping[str, Spec], what: str) -> Iterator[str]:

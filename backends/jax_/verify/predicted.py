@@ -13,6 +13,9 @@
     log_softmax   a cross entropy that cuts classes, and is written with `jax.nn.log_softmax`, sums the gradient that
                   comes in once more, in as many bytes as one of its statistics
     scalars       terms of a loss may be added up before they are summed: at least one number, and no more than planned
+    counted       micro-batches that all devices share are weighed by what counts in each: one number more
+    added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
+                  every parameter, once: neither `tied` nor `part_read` holds
 
 Everything else is compared one by one: kind, mesh axes, bytes of each.
 """
@@ -24,14 +27,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
 from meshwright.backends.jax_.verify.hlo import Collective
+from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.program.program import BodyProgram, Move, Program, Statement
+from meshwright.ir.same import Same
 from meshwright.ir.target.capabilities import Capabilities
 
 REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
+    "counted", "added_up",
 )  # fmt: skip
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
@@ -92,6 +99,10 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
     """The collectives of one step, by these rewrites."""
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
     perhaps, whole, calls = Counter[Collective](), 0, list(fold.calls())
+    data = data_axes(program, program.stages[0].mesh.names)
+    form = form_of(program, data)
+    if form == ONCE and "added_up" in rewrites:
+        rewrites = tuple(one for one in rewrites if one not in ("tied", "part_read"))
     executed: Callable[[str], str] = target.executed if "executed" in rewrites else str
     for stage in program.stages:
         for number, name in stage.calls():
@@ -116,6 +127,8 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
                 perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
     for where, size in _tied(program, executed) if "tied" in rewrites else ():
         packed[where] += size
+    if form == EACH and data and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
+        scalars["all_reduce", tuple(sorted(data))] += SCALAR_BYTES * program.microbatches
     return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
 
 
@@ -179,7 +192,8 @@ def _tied(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Wh
     of all but the first."""
     for tie in program.ties:
         for stage, call in tie.holders[1:]:
-            yield from ((where, -size) for where, size in _gathers(program, stage, call, tie.path, executed))
+            gathers = _gathers(program, stage, call, tie.path, executed)
+            yield from ((where, -size * program.microbatches) for where, size in gathers)
         syncs = [list(_sync(program, stage, call, tie.path)) for stage, call in tie.holders]
         having = next((one for one in syncs if one), [])
         for one in syncs:

@@ -63,14 +63,14 @@ def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
     state, states = script.start()
     batches = [_batch(script, number, job["words"]) for number in range(steps)]
     reference = _Reference(job["model"], script, state, batches[0])
-    gradients = jax.jit(jax.value_and_grad(script.loss_of))
+    gradients = jax.jit(script.gradients_of)
     update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
     compiled = None
     off: dict[str, float] = {}
     losses, compared = [], 0
     off |= _far("the parameter at the start ", state, jax.jit(script.begin)())
     for number, host in enumerate(batches):
-        batch = jax.device_put(host, script.rows)
+        batch = script.placed(host)
         if compiled is None:
             lowered = script.step.lower(state, states, batch)
             compiled = lowered.compile(compiler_options={"xla_disable_hlo_passes": job["apart"]})

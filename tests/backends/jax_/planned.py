@@ -27,15 +27,16 @@ WORKLOAD = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32"
 
 
 @cache
-def model(reference: str) -> tuple[Fold, Calls]:
+def model(reference: str, batch: int = BATCH) -> tuple[Fold, Calls]:
     source = load_model(reference).in_dtype("fp32")
-    return capture(source, batch=BATCH, seq=SEQ).fold, calls_of(source, reference, batch=BATCH, seq=SEQ)
+    return capture(source, batch=batch, seq=SEQ).fold, calls_of(source, reference, batch=batch, seq=SEQ)
 
 
 def subject(reference: str, **degrees: Any) -> Subject:
     """The plan that degrees mean."""
-    fold, calls = model(reference)
-    degrees |= JAX_CPU.ran(degrees.get("zero", 0), 1)
+    several = degrees.get("microbatches", 1)
+    fold, calls = model(reference, BATCH // several)
+    degrees |= JAX_CPU.ran(degrees.get("zero", 0), several)
     decisions = replace(template(fold, Degrees(**degrees), JAX_CPU.target), style="xla")
     JAX_CPU.check(decisions, fold, WORKLOAD)
     program = lower(fold, decisions, JAX_CPU.lowering().for_stack(WORKLOAD.stack), WORKLOAD)

@@ -15,23 +15,27 @@ pytest.importorskip("jax")
 from meshwright.backends.door import backend
 from meshwright.backends.jax_ import door
 from meshwright.backends.jax_.capabilities import JAX_CPU
+from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import pattern, written
 from meshwright.backends.results import Files
+from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit import emit as torch_emit
+from meshwright.ir.analysis.weights import Step, Weight
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import (
     CombinationNotExpressible,
     DependencyMissing,
+    EmissionLoss,
     EmissionModel,
     EmissionModule,
     EmissionSoftware,
+    EmissionStorage,
     EmissionTarget,
-    MicrobatchesNotExpressible,
     NotExpressible,
 )
-from meshwright.ir.program.program import Move
+from meshwright.ir.program.program import BodyProgram, Move
 from meshwright.ir.sharding.adjoint import Strategy
 from meshwright.ir.target.combined import several_uses
 from meshwright.ir.target.workload import STACKS
@@ -42,7 +46,7 @@ TINY = f"{LLAMA}:tiny"
 PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     (TINY, {"dp": 2, "tp": 4, "zero": 1}),
     (f"{LLAMA}:tiny_scan", {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 3}),
-    (f"{ZOO}/nnx_.py:gpt", {"dp": 8}),
+    (f"{ZOO}/nnx_.py:gpt", {"dp": 8, "microbatches": 2}),
     (f"{ZOO}/linen.py:scanned", {"dp": 2, "tp": 2}),
     (f"{ZOO}/equinox_.py:gpt", {"dp": 8}),
 )
@@ -97,10 +101,6 @@ def test_names_of_the_user_are_quoted(tmp_path: Path) -> None:
 
 def test_what_no_code_is_written_for_is_refused(tmp_path: Path) -> None:
     plan = subject(TINY, dp=8)
-    decisions = plan.decisions
-    more = replace(decisions, schedule=replace(decisions.schedule, microbatches=2))
-    with pytest.raises(MicrobatchesNotExpressible, match="2 micro-batches"):
-        emit(replace(plan, decisions=more), tmp_path)
     with pytest.raises(EmissionModel, match="no model of JAX"):
         emit(replace(plan, calls=replace(plan.calls, places=None, invoked=None)), tmp_path)
     with pytest.raises(EmissionModel, match="no torch model"):
@@ -109,6 +109,44 @@ def test_what_no_code_is_written_for_is_refused(tmp_path: Path) -> None:
         door.check_software(replace(WORKLOAD, stack=STACKS["torch"]), "jax-cpu", "eager")
     with pytest.raises(EmissionSoftware, match="optimizer sgd"):
         door.check_software(replace(WORKLOAD, optimizer="sgd"), "jax-cpu", "xla")
+
+
+def test_micro_batches_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmissionLoss, match="no parts"):
+        emit(subject(f"{ZOO}/plain.py:gshard", dp=2, microbatches=2), tmp_path)
+    plan = subject(TINY, dp=2, microbatches=2)
+    body = next(one for one in plan.program.bodies if one.body == "head")
+    summed = next(one for one in body.forward if isinstance(one, Move) and one.step.axes == ("dp",))
+    whole = replace(summed, operand=body.inputs[0])
+    head = replace(body, forward=(*body.forward, whole))
+    with pytest.raises(EmissionModule, match="copies exchange it"):
+        accumulation.check(with_body(plan, head), ("dp",))
+    head = replace(body, forward=(*body.forward, replace(summed, reason="sync")))
+    with pytest.raises(EmissionStorage, match="other gradients once"):
+        accumulation.check(with_body(plan, head), ("dp",))
+    padded = Weight("count", "labels", (Step("pad", (("pad", (0, 1)), ("value", -100))),))
+    with pytest.raises(EmissionLoss, match="padded"):
+        accumulation.counted_in(padded)
+
+
+def with_body(plan: Subject, body: BodyProgram) -> Subject:
+    """The plan with one body's program in place of that of its name."""
+    bodies = tuple(body if one.name == body.name else one for one in plan.program.bodies)
+    return replace(plan, program=replace(plan.program, bodies=bodies))
+
+
+def test_micro_batches_are_added_up_as_the_plan_sums_gradients() -> None:
+    """Norms under sequence parallelism: summed along the tensor axis in every micro-batch, over copies once."""
+    plan = subject(f"{LLAMA}:tiny_scan", dp=2, tp=2, sequence_parallel=True, microbatches=2)
+    body = next(one for one in plan.program.bodies if one.body == "blocks")
+    each, once = (
+        {one.step.axes for one in part if isinstance(one, Move) and one.reason == "sync"}
+        for part in (body.backward, body.sync)
+    )
+    assert (each, once) == ({("tp",)}, {("dp",)})
+    assert Shardings(plan).form == accumulation.ONCE
+    assert Shardings(subject(TINY, dp=2, zero=2, microbatches=2)).form == accumulation.EACH
+    assert Shardings(subject(TINY, dp=2)).form == ""
 
 
 def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from tests.backends.jax_ import planned
 from tests.backends.jax_.planned import LLAMA, TARGET, ZOO, job, subject
 
 PLANS = (
-    (f"{LLAMA}:tiny_scan", {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1}),
-    (f"{ZOO}/plain.py:decoder_scan", {"dp": 2, "tp": 2, "zero": 3}),
+    (f"{LLAMA}:tiny_scan", {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1, "microbatches": 2}),
+    (f"{ZOO}/plain.py:decoder_scan", {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}),
 )
 NEEDED = (
-    {"executed", "read_whole", "by_bytes", "whole_sums"},
+    {"executed", "read_whole", "by_bytes", "scalars"},
     {"executed", "by_bytes", "tied", "log_softmax"},
 )
 """The rewrites without which collectives of each would differ."""
@@ -77,6 +77,34 @@ def test_rows_of_a_parameter_are_summed_as_they_are_read() -> None:
     )
     (where,) = whole
     assert whole[where] - part[where] == (64 - 32) * 32 * 4
+
+
+def test_every_sum_of_a_gradient_is_of_the_whole() -> None:
+    """Nine norms of 64 numbers, whose states two copies share out: the tensor axis sums them whole, not in halves."""
+    plan = subject(f"{LLAMA}:tiny_scan", dp=2, tp=2, sequence_parallel=True, zero=1)
+    halves, whole = (
+        predicted(plan.program, plan.fold, TARGET, tuple(one for one in REWRITES if one != left_out)).packed
+        for left_out in ("whole_sums", "")
+    )
+    assert whole["all_reduce", ("tp",)] - halves["all_reduce", ("tp",)] == 9 * 32 * 4
+
+
+def test_copies_sum_what_micro_batches_add_up_to() -> None:
+    """A tied table of 64 x 32 numbers of 4 bytes: one micro-batch sums its gradient for each of two readers, several
+    once."""
+    each, once = (
+        predicted(plan.program, plan.fold, TARGET).packed["all_reduce", ("dp",)]
+        for plan in (subject(f"{ZOO}/plain.py:decoder", dp=4, microbatches=several) for several in (1, 2))
+    )
+    assert each - once == 64 * 32 * 4
+
+
+def test_shared_micro_batches_are_weighed_by_a_sum() -> None:
+    """One number for each of two, beside the two sums of the loss that each has."""
+    plan = subject(f"{LLAMA}:tiny_scan", dp=2, zero=3, microbatches=2)
+    found = predicted(plan.program, plan.fold, TARGET).scalars
+    without = predicted(plan.program, plan.fold, TARGET, tuple(one for one in REWRITES if one != "counted")).scalars
+    assert found["all_reduce", ("dp",)] == without["all_reduce", ("dp",)] + 2 * 4
 
 
 def test_a_sum_over_several_axes_may_be_made_at_once() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends import counting
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.printed.bodies import ways_of
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
@@ -21,7 +22,6 @@ from meshwright.ir.errors import EmissionLoss
 from meshwright.ir.quoting import literal
 from meshwright.ir.same import Same
 
-INFIX = {"ne": "!=", "eq": "==", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 MODE = "MeansOfAll"
 
 
@@ -56,25 +56,12 @@ def weighs_apart(parts: Parts) -> bool:
 
 def counted(weight: Weight, entry: str) -> str:
     """The number of elements of an entry of the batch, or a part of it, that count, as code."""
-    text = entry
-    for step in weight.steps:
-        text = _stepped(step, text)
-    return f"{text if text == entry or text.endswith((')', ']')) else f'({text})'}.sum()"
+    return counting.counted(weight, entry, _padded)
 
 
-def _stepped(step: Step, text: str) -> str:
+def _padded(text: str, step: Step) -> str:
     attrs = dict(step.attrs)
-    inner = text if text.isidentifier() or text.endswith((")", "]")) else f"({text})"
-    if step.kind == "not":
-        return f"(~{inner})"
-    if step.kind == "pad":
-        return f"F.pad({text}, {attrs['pad']}, value={attrs['value']})"
-    if step.kind == "slice":
-        dim, start, end, by = (attrs[name] for name in ("dim", "start", "end", "step"))
-        assert isinstance(dim, int)
-        stride = f":{by}" if by not in (None, 1) else ""
-        return f"{inner}[{':, ' * dim}{start or ''}:{end}{stride}]"
-    return f"({inner} {INFIX[step.kind]} {attrs['scalar']})"
+    return f"F.pad({text}, {attrs['pad']}, value={attrs['value']})"
 
 
 def target_of(parts: Parts) -> str:

@@ -1,0 +1,141 @@
+"""How the gradients of several micro-batches are added up, and the code that does it.
+
+    "copies"    every copy adds up those of its own sequences, and all copies sum what came of it once: the step is
+                manual along the axes that cut the batch (`jax.shard_map`), XLA's along all others
+    "all"       all devices share every micro-batch, and its gradients are summed, where the plan stores them, each time
+
+The plan says which: its Program sums gradients along axes of the batch after the last micro-batch, or in each. A copy
+that runs apart exchanges nothing inside of a micro-batch, and losses add up by their weights (`ir.analysis.weights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.counting import counted
+from meshwright.backends.subject import Subject
+from meshwright.ir.analysis.weights import COUNT, MEAN, Step, Weight, weights_in
+from meshwright.ir.errors import EmissionLoss, EmissionModule, EmissionStorage
+from meshwright.ir.program.program import Move, Program
+from meshwright.ir.quoting import literal
+from meshwright.ir.same import Same
+
+WIDTH = 120
+"""Columns of a line of code."""
+ONCE, EACH = "copies", "all"
+ONE_MICROBATCH = ("--fix microbatches=1",)
+
+
+def data_axes(program: Program, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The mesh axes that cut a batch, of these."""
+    cutting = {shard.axis for entry in program.entries for shard in entry.placement.dims[0]}
+    return tuple(axis for axis in names if axis in cutting)
+
+
+def form_of(program: Program, data: tuple[str, ...]) -> str:
+    """How micro-batches are added up; empty for one alone."""
+    if program.microbatches == 1:
+        return ""
+    return ONCE if any(_summed(one, data) for body in program.bodies for one in body.sync) else EACH
+
+
+def _summed(one: object, data: tuple[str, ...]) -> bool:
+    """Whether a statement exchanges something along axes of the batch."""
+    return isinstance(one, Move) and not one.step.free and not set(data).isdisjoint(one.step.axes)
+
+
+def check(subject: Subject, data: tuple[str, ...]) -> None:
+    """Refuse micro-batches that neither form adds up."""
+    form = form_of(subject.program, data)
+    if form:
+        weight_of(subject)
+    for body in subject.program.bodies if form == ONCE else ():
+        for one in (*body.forward, *body.backward):
+            if not isinstance(one, Move) or not _summed(one, data):
+                continue
+            if one.reason not in ("value", "gradient"):
+                raise EmissionStorage(
+                    place=f"plan {body.name}, %{one.operand}",
+                    cause="it is exchanged in every micro-batch, and other gradients once, after the last",
+                    ways=("--fix zero=1", *ONE_MICROBATCH),
+                )
+            if body.elements[one.operand] > 1:
+                raise EmissionModule(
+                    place=f"plan {body.name}, %{one.operand}",
+                    cause="copies exchange it in every micro-batch, and each runs its own by itself",
+                    ways=ONE_MICROBATCH,
+                )
+
+
+def weight_of(subject: Subject) -> Weight:
+    """How losses of micro-batches weigh. Raises `EmissionLoss`."""
+    found = weights_in(Same(subject.fold))
+    if len(found) > 1:
+        raise EmissionLoss(
+            place="the loss", cause="parts of a batch weigh differently in its terms", ways=ONE_MICROBATCH
+        )
+    return found[0]
+
+
+def counted_in(weight: Weight) -> str:
+    """The number of elements of a micro-batch that count, as code."""
+    return counted(weight, f"micro[{literal(weight.entry)}]", _padded)
+
+
+def _padded(text: str, step: Step) -> str:
+    raise EmissionLoss(
+        place="the loss",
+        cause=f"no code is written for a count of {text}, padded",
+        ways=ONE_MICROBATCH,
+    )
+
+
+def gradients(subject: Subject, data: tuple[str, ...], *, stored: str) -> Iterator[str]:
+    """The function `gradients_of`: the loss of a batch and its gradients. `stored` names the table of where the latter
+    are added up."""
+    form = form_of(subject.program, data)
+    if not form:
+        yield "def gradients_of(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
+        yield '    """The loss and its gradients."""'
+        yield "    return jax.value_and_grad(loss_of)(state, batch)"
+        return
+    weight, axes = weight_of(subject), ", ".join(literal(axis) for axis in data)
+    weighs = weight.kind == COUNT
+    yield f"def {'gradients_of' if form == EACH else 'added_up'}(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
+    where = ", summed where they are stored" if form == EACH else " on every copy, then over copies"
+    yield f'    """The loss and its gradients, added up over micro-batches{where}."""'
+    yield ""
+    yield "    def added(sums: Any, micro: Batch) -> tuple[Any, None]:"
+    if form == EACH:
+        yield "        held, micro = jax.lax.optimization_barrier((state, micro))  # gathered for every micro-batch"
+        yield "        loss, grads = jax.value_and_grad(loss_of)(held, micro)"
+        yield f"        grads = jax.lax.with_sharding_constraint(grads, lie({stored}, grads))"
+    else:
+        yield "        loss, grads = jax.value_and_grad(loss_of)(state, micro)"
+    if weighs:
+        yield f"        count = {counted_in(weight)}"
+        yield "        return jax.tree.map(lambda total, one: total + count * one, sums, (loss, grads, 1)), None"
+    else:
+        yield "        return jax.tree.map(jnp.add, sums, (loss, grads)), None"
+    yield ""
+    zeros = "jax.tree.map(jnp.zeros_like, state)"
+    if form == EACH:
+        yield f"    zeros = jax.lax.with_sharding_constraint({zeros}, lie({stored}, state))"
+        zeros = "zeros"
+    begin = f"(jnp.zeros(()), {zeros}{', jnp.zeros(())' * weighs})"
+    yield f"    sums, _ = jax.lax.scan(added, {begin}, batch)"
+    of_all = f"jax.lax.psum(sums, ({axes},))" if form == ONCE else "sums"
+    yield f"    loss, grads{', count' * weighs} = {of_all}"
+    parts = " * ".join(("MICROBATCHES", *(f"mesh.shape[{literal(axis)}]" for axis in data if form == ONCE)))
+    if weighs or weight == MEAN:
+        by = "count" if weighs else "parts"
+        yield from [f"    parts = {parts}"] * (not weighs)
+        yield f"    return loss / {by}, jax.tree.map(lambda grad: grad / {by}, grads)"
+    else:
+        yield "    return loss, grads"
+    if form == ONCE:
+        yield ""
+        yield ""
+        given = f"added_up, mesh=mesh, in_specs=(P(), ROWS), out_specs=P(), axis_names={{{axes}}}, check_vma=False"
+        whole = f"gradients_of = jax.shard_map({given})"
+        yield from [whole] if len(whole) <= WIDTH else ["gradients_of = jax.shard_map(", f"    {given}", ")"]
