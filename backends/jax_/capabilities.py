@@ -6,8 +6,8 @@ several products, CPUs reduce the gradient of each apart (`adds_first`). A scan 
 every one, but along axes that are manual (`jax.shard_map`), which those are that cut the batch (`in_turn`).
 
 `several_uses` is left out: products whose operands are cut in unlike ways XLA partitions as it finds it cheaper, not as
-planned. Whatever else is left out is not written yet: pipelines, recomputation, sequences that attention meets in
-pieces, offloading, layouts other than even runs.
+planned. Whatever else is left out is not written yet: pipelines, recomputation of parts of a block, sequences that
+attention meets in pieces, offloading, layouts other than even runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ JAX_CPU = Capabilities(
     attention=(),
     storage=(Line("params", _SPECS), Line("grads", _SPECS), Line("optimizer", _SPECS)),
     schedules=(),
-    recompute=(Line("none", _TRIED),),
+    recompute=(
+        Line("none", f"a model's own jax.checkpoint is left out; {_TRIED}"),
+        Line("full", f"jax.checkpoint around blocks, and the body of a scan of them; {_TRIED}; collectives run again"),
+    ),
     moves=(
         Line("slice", _TRIED),
         Line("mask", _TRIED),

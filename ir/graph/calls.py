@@ -33,7 +33,9 @@ class Places:
     products: Mapping[str, str]
     """Of places at which a bias is added, those of the products that it is added to."""
     begins: Mapping[str, int]
-    """Where every block begins that is written out, by its path."""
+    """Where every block begins that is written out, by its path: what its places are counted from."""
+    spans: Mapping[str, tuple[int, int]]
+    """The number of the first equation that is known to lie in it, and that after the last."""
     scans: Mapping[str, Scanned]
     """The loops over blocks, by the path of their stack."""
     check: int

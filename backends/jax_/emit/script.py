@@ -10,7 +10,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from meshwright.backends.jax_.emit import accumulation
+from meshwright.backends.jax_.emit import accumulation, recompute
 from meshwright.backends.jax_.emit.model import model, needs
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import gradients_table, params_tables, states_table, values_tables, written
@@ -150,22 +150,36 @@ def pinned(value: Any, place: str) -> Any:
 def evaluate(jaxpr: Any, consts: Any, given: Any, place: str = "") -> list[Any]:
     """Run a jaxpr equation by equation: the user's own code, with values pinned."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given), strict=True))
-    for number, equation in enumerate(jaxpr.eqns):
-        here = f"{place}{number}"
-        operands = [one.val if isinstance(one, Literal) else known[one] for one in equation.invars]
-        results = zip(equation.outvars, run(equation, operands, here), strict=True)
-        known |= {var: pinned(one, f"{here}:{at}") for at, (var, one) in enumerate(results)}
-    return [one.val if isinstance(one, Literal) else known[one] for one in jaxpr.outvars]
+LOOP    return [read(one, known) for one in jaxpr.outvars]
+
+
+def read(one: Any, known: dict[Any, Any]) -> Any:
+    return one.val if isinstance(one, Literal) else known[one]
+
+
+def made(equation: Any, known: dict[Any, Any], here: str) -> dict[Any, Any]:
+    """What an equation makes."""
+    results = run(equation, [read(one, known) for one in equation.invars], here)
+    pairs = zip(equation.outvars, results, strict=True)
+    return {var: pinned(one, f"{here}:{at}") for at, (var, one) in enumerate(pairs)}
+
+
+BLOCKSdef spoken_of(equation: Any, here: str) -> bool:
+    """Whether the plan has something to say of an equation's body: it does of what is computed again."""
+    name, bodies = equation.primitive.name, jaxprs_in_params(equation.params)
+    names = (name, *(inner for body in bodies for inner in primitives(body)))
+    inside = name in ("jit", "scan", *CHECKPOINT) and not set(CHECKPOINT).isdisjoint(names)
+    return inside or any(place.startswith(f"{here}/") for place in VALUES)
 
 
 def run(equation: Any, operands: list[Any], here: str) -> list[Any]:
-    """One equation; of one in whose body values are pinned, that body."""
+    """One equation; of one whose body the plan speaks of, that body."""
     params = equation.params
-    if not any(place.startswith(f"{here}/") for place in VALUES):
+    if not spoken_of(equation, here):
         given = {var: one for var, one in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
         return list(eval_jaxpr(Jaxpr((), list(given), equation.outvars, [equation]), (), *given.values()))
     jaxpr, consts = getattr(params["jaxpr"], "jaxpr", params["jaxpr"]), getattr(params["jaxpr"], "consts", ())
-    if equation.primitive.name != "scan":  # jit, and checkpoint: what is computed again is the plan's to say
+    if equation.primitive.name != "scan":
         return evaluate(jaxpr, consts, operands, f"{here}/")
     fixed, carried = params["num_consts"], params["num_carry"]
 
@@ -185,6 +199,47 @@ def primitives(jaxpr: Any) -> Iterator[str]:
         yield equation.primitive.name
         for body in jaxprs_in_params(equation.params):
             yield from primitives(body)
+'''
+
+
+LOOP = """\
+    for number, equation in enumerate(jaxpr.eqns):
+        known |= made(equation, known, f"{place}{number}")
+"""
+
+LOOP_OF_BLOCKS = """\
+    numbered, first = list(enumerate(jaxpr.eqns)), 0
+    while first < len(numbered):
+        here = f"{place}{first}"
+        last = AGAIN.get(here, first + 1) or len(numbered)
+        if here in AGAIN:
+            later = {*read_by(numbered[last:]), *(id(one) for one in jaxpr.outvars)}
+            known |= again(numbered[first:last], known, later, place)
+        else:
+            known |= made(jaxpr.eqns[first], known, here)
+        first = last
+"""
+
+BLOCKS = '''\
+def read_by(numbered: Any) -> dict[int, Any]:
+    return {id(one): one for _, equation in numbered for one in equation.invars if not isinstance(one, Literal)}
+
+
+def again(numbered: Any, known: dict[Any, Any], later: set[int], place: str) -> dict[Any, Any]:
+    """What the equations of a block make that is read later. The backward pass runs them again, from what they read."""
+    given = [one for one in read_by(numbered).values() if one in known]
+    left = [var for _, equation in numbered for var in equation.outvars if id(var) in later]
+
+    @jax.checkpoint
+    def block(values: list[Any]) -> list[Any]:
+        inside = dict(zip(given, values, strict=True))
+        for number, equation in numbered:
+            inside |= made(equation, inside, f"{place}{number}")
+        return [inside[var] for var in left]
+
+    return dict(zip(left, block([known[one] for one in given]), strict=True))
+
+
 '''
 
 
@@ -253,6 +308,7 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
     calls = subject.calls
     assert calls.places is not None
     assert calls.invoked is not None
+    blocks = recompute.again(shardings)
     keys = 'keystr(keys, simple=True, separator=".")'
     path = f're.sub(r"\\.(raw_)?value$", "", {keys})' if calls.invoked.way == "nnx" else keys
     sizes = ", ".join(f"{literal(axis.name)}: {axis.size}" for axis in subject.mesh.axes)
@@ -279,6 +335,8 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
             *params_tables(shardings),
             *(("", "", *MOVED.rstrip().split("\n"), "", "") if shardings.blocks else ()),
             *values_tables(shardings),
+            *(recompute.table(blocks) if blocks else ()),
+            'CHECKPOINT = ("checkpoint", "remat", "remat2")  # the names that JAX has given to it',
             "",
             *([f'jax.config.update("jax_num_cpu_devices", {devices})'] if cpus else ()),
             f"devices = jax.devices()[:{subject.ranks}]",
@@ -286,7 +344,10 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
             "mesh = jax.make_mesh(tuple(MESH.values()), tuple(MESH), axis_types=types, devices=devices)",
             "",
             "",
-            EVALUATE.replace("PATH", path).replace("LYING", _lying(shardings)),
+            EVALUATE.replace("PATH", path)
+            .replace("LYING", _lying(shardings))
+            .replace("LOOP", LOOP_OF_BLOCKS if blocks else LOOP)
+            .replace("BLOCKS", BLOCKS if blocks else ""),
         )
     )
 

@@ -128,7 +128,7 @@ class Shardings:
         for segment, _, body in self._bodies():
             for slot in body.params:
                 for room in segment.paths:
-                    scan, path = self._scan(room), slot.path
+                    scan, path = self.scan(room), slot.path
                     if scan is not None and path in scan.operands:
                         yield scan.operands[path][1], slot, body, True
                     else:
@@ -140,7 +140,13 @@ class Shardings:
         assert places is not None
         return places
 
-    def _scan(self, room: str) -> Scanned | None:
+    @property
+    def spans(self) -> Mapping[str, tuple[int, int]]:
+        """Where blocks are that are written out."""
+        return self._places.spans
+
+    def scan(self, room: str) -> Scanned | None:
+        """The loop that a block belongs to; None if it is written out."""
         return next((one for path, one in self._places.scans.items() if room.startswith(f"{path}.")), None)
 
     def _bodies(self) -> Iterator[tuple[Segment, str, BodyProgram]]:
@@ -154,7 +160,7 @@ class Shardings:
         they lie then."""
         found: dict[str, Spec] = {}
         for segment, _, body in self._bodies():
-            scan = self._scan(segment.paths[0])
+            scan = self.scan(segment.paths[0])
             if scan is None:
                 continue
             for slot in body.params:

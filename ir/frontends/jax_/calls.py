@@ -113,9 +113,21 @@ def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) 
         values=values,
         products=products | before,
         begins=begins,
+        spans={room: span for room, span in _spans(flat).items() if room in begins},
         scans={path: Scanned(place=one.site, operands=one.operands) for path, one in flat.scans.items()},
         check=sites.check,
     )
+
+
+def _spans(flat: Flat) -> dict[str, tuple[int, int]]:
+    """Of every room the numbers of the first outermost equation in it, and after that of the last."""
+    found: dict[str, tuple[int, int]] = {}
+    for one in flat.equations:
+        if one.room and one.source:
+            number = _first(one.source)
+            first, last = found.get(one.room, (number, number))
+            found[one.room] = min(first, number), max(last, number + 1)
+    return found
 
 
 def _made_at(graph: Graph, flat: Flat) -> dict[str, str]:

@@ -17,6 +17,7 @@ from meshwright.backends.jax_ import door
 from meshwright.backends.jax_.capabilities import JAX_CPU
 from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.files import emit
+from meshwright.backends.jax_.emit.recompute import again
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import pattern, written
 from meshwright.backends.results import Files
@@ -30,6 +31,7 @@ from meshwright.ir.errors import (
     EmissionLoss,
     EmissionModel,
     EmissionModule,
+    EmissionRecompute,
     EmissionSoftware,
     EmissionStorage,
     EmissionTarget,
@@ -48,7 +50,7 @@ PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{LLAMA}:tiny_scan", {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 3}),
     (f"{ZOO}/nnx_.py:gpt", {"dp": 8, "microbatches": 2}),
     (f"{ZOO}/linen.py:scanned", {"dp": 2, "tp": 2}),
-    (f"{ZOO}/equinox_.py:gpt", {"dp": 8}),
+    (f"{ZOO}/equinox_.py:gpt", {"dp": 8, "recompute": "full"}),
 )
 
 
@@ -149,13 +151,43 @@ def test_micro_batches_are_added_up_as_the_plan_sums_gradients() -> None:
     assert Shardings(subject(TINY, dp=2)).form == ""
 
 
+def test_blocks_are_computed_again_from_their_first_equation_to_their_last() -> None:
+    """A scan's body is one; blocks that are written out lie side by side, from before their first norm."""
+    assert list(again(Shardings(subject(f"{LLAMA}:tiny_scan", dp=2, recompute="full"))).values()) == [None]
+    found = again(Shardings(subject(TINY, dp=2, recompute="full")))
+    spans = [(int(first), last) for first, last in found.items()]
+    assert len(spans) == 4
+    assert len({last - first for first, last in spans[1:] if last is not None}) == 1  # the first makes a table for all
+    assert [first for first, _ in spans[1:]] == [last for _, last in spans[:-1]]
+    (block,) = Shardings(subject(TINY, dp=2, recompute="full")).blocks
+    assert all(first < begin for (first, _), begin in zip(spans, block.begins, strict=True))
+    assert len(again(Shardings(subject(TINY, dp=2, recompute="full_layers:3")))) == 3
+    assert again(Shardings(subject(TINY, dp=2))) == {}
+
+
+def test_recomputation_that_is_no_span_of_equations_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmissionRecompute, match="all of its blocks again, or none"):
+        emit(subject(f"{LLAMA}:tiny_scan", dp=2, recompute="full_layers:2"), tmp_path)
+    plan = subject(TINY, dp=2, recompute="full")
+    places = plan.calls.places
+    assert places is not None
+    joined = replace(places, spans=dict.fromkeys(places.spans, (1, 9)))
+    with pytest.raises(EmissionRecompute, match="in one with those of other blocks"):
+        emit(replace(plan, calls=replace(plan.calls, places=joined)), tmp_path)
+    parts = tuple(replace(one, recompute=("x",)) if one.body == "head" else one for one in plan.decisions.plans)
+    with pytest.raises(EmissionRecompute, match="it is no block"):
+        again(Shardings(replace(plan, decisions=replace(plan.decisions, plans=parts))))
+
+
 def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EmissionModule, match="no traced equation makes it"):
         emit(subject(f"{ZOO}/plain.py:gshard", tp=2), tmp_path)
 
 
 @pytest.mark.parametrize(
-    "degrees", [{"cp": 2}, {"pp": 2, "microbatches": 2, "schedule": "1f1b"}, {"dp": 8, "recompute": "full"}], ids=str
+    "degrees",
+    [{"cp": 2}, {"pp": 2, "microbatches": 2, "schedule": "1f1b"}, {"dp": 8, "recompute": "selective"}],
+    ids=str,
 )
 def test_what_capabilities_lack_is_refused(degrees: dict[str, Any]) -> None:
     with pytest.raises(NotExpressible):

@@ -18,12 +18,17 @@ from tests.backends.jax_ import planned
 from tests.backends.jax_.planned import LLAMA, TARGET, ZOO, job, subject
 
 PLANS = (
-    (f"{LLAMA}:tiny_scan", {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1, "microbatches": 2}),
+    (
+        f"{LLAMA}:tiny_scan",
+        {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1, "microbatches": 2, "recompute": "full"},
+    ),
     (f"{ZOO}/plain.py:decoder_scan", {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}),
+    (f"{ZOO}/plain.py:decoder", {"tp": 2, "recompute": "full_layers:2"}),
 )
 NEEDED = (
     {"executed", "read_whole", "by_bytes", "scalars"},
     {"executed", "by_bytes", "tied", "log_softmax"},
+    {"log_softmax"},
 )
 """The rewrites without which collectives of each would differ."""
 
