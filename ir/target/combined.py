@@ -229,9 +229,12 @@ def _uses(decisions: Decisions, fold: Fold) -> Iterator[tuple[str, set[str]]]:
 
 
 def several_uses(decisions: Decisions, fold: Fold) -> str:
-    """An axis that parts of a model use in different ways, or in one that has no name."""
+    """An axis that parts of a model use in different ways, or in one that has no name. To cut sequences is one."""
     uses = _uses(decisions, fold)
-    several = (f"axis {axis} as {' and '.join(sorted(used))}" for axis, used in uses if not _simple(used))
+    sequence = {kind.called for kind in CONTEXTS.values()}
+    several = (
+        f"axis {axis} as {' and '.join(sorted(used))}" for axis, used in uses if not (_simple(used) or used <= sequence)
+    )
     return next(several, "")
 
 

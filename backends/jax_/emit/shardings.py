@@ -22,7 +22,7 @@ from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
 from meshwright.ir.graph.fold import FromInput, Segment
-from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot
+from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot, operands_of
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.layouts import CONTIGUOUS
 from meshwright.ir.sharding.placement import Placement
@@ -48,6 +48,10 @@ class Constraint:
 
     value: Spec | None
     gradient: Spec | None
+
+    def in_order(self, order: tuple[int, ...]) -> Constraint:
+        """Those of a value whose dimensions, in this order, are the ones meant here."""
+        return Constraint(_placed_back(self.value, order), _placed_back(self.gradient, order))
 
     def apart_from(self, axes: tuple[str, ...]) -> Constraint:
         """The same where these axes are not spoken of."""
@@ -193,14 +197,17 @@ class Shardings:
             held = {slot.value for slot in body.params} | {body.inputs[index] for index in given}
             graph = self.subject.fold.body[name].graph
             moves = [one for one in body.forward if isinstance(one, Move) and one.reason == "value"]
+            makers = {result: one for one in body.forward if isinstance(one, Compute) for result in one.results}
             for value in dict.fromkeys(_stem(one.operand) for one in moves):
                 inside = value not in graph.types  # a statistic of a loss or a norm, which XLA moves as it must
-                if value in held or inside or body.locals[value].type.shape == ():
+                constant = value in makers and not makers[value].operands  # every device makes its own part
+                if value in held or inside or constant or body.locals[value].type.shape == ():
                     continue
-                several = len(_taken(body, value))
-                if value in at and several == 1:
+                several, maker = len(_taken(body, value)), makers.get(value)
+                permuted = maker is not None and _permutes(body, maker) and maker.operands[0] in at
+                if (value in at or permuted) and several == 1:
                     continue
-                why = f"its readers take it in {several} placements" if value in at else "no traced equation makes it"
+                why = f"its readers take it in {several} placements" if several > 1 else "no traced equation makes it"
                 raise EmissionModule(
                     place=f"plan {body.name}, %{value}", cause=f"it is moved, and {why}", ways=("--fix tp=1",)
                 )
@@ -213,7 +220,7 @@ class Shardings:
         for segment, name, body in self._bodies():
             at, products = self._places.values.get(name, {}), self._places.products
             pins: dict[str, Pin] = {}
-            for value, whole_constraints in _constraints(body).items():
+            for value, whole_constraints in _constraints(body, at).items():
                 place = at.get(value)
                 if place is None or set(self.manual) == set(self.subject.mesh.names):
                     continue
@@ -241,6 +248,13 @@ def _ended(spec: list[tuple[str, ...]]) -> Spec:
     return tuple(spec)
 
 
+def _placed_back(spec: Spec | None, order: tuple[int, ...]) -> Spec | None:
+    if spec is None:
+        return None
+    axes = dict(zip(order, (*spec, *[()] * len(order)), strict=False))
+    return _ended([axes[dim] for dim in range(len(order))])
+
+
 def _without(spec: Spec | None, axes: tuple[str, ...]) -> Spec | None:
     return None if spec is None else _ended([tuple(axis for axis in dim if axis not in axes) for dim in spec])
 
@@ -262,8 +276,9 @@ def _taken(body: BodyProgram, value: str) -> list[str]:
     return list(dict.fromkeys(name for name in (*names, *body.outputs) if _stem(name) == value))
 
 
-def _constraints(body: BodyProgram) -> dict[str, tuple[Constraint, ...]]:
-    """Of every value that is pinned, its placements in order."""
+def _constraints(body: BodyProgram, at: Mapping[str, str]) -> dict[str, tuple[Constraint, ...]]:
+    """Of every value that is pinned, its placements in order. Where a value is moved that no equation makes, for its
+    dimensions have another order in the trace, what it is made of has its placements."""
     found: dict[str, tuple[Constraint, ...]] = {}
     for one in body.forward:
         if not isinstance(one, Compute) or not _is_pinned(body, one):
@@ -280,7 +295,18 @@ def _constraints(body: BodyProgram) -> dict[str, tuple[Constraint, ...]]:
             gathered = not set(home.axes) <= set(there.axes)
             constraints.append(Constraint(spec_of(there, value), None if gathered else spec_of(there, value)))
         found[value] = tuple(dict.fromkeys(constraints))
+        if value not in at and read and _permutes(body, one):
+            order = one.signature.integers("perm")
+            found[one.operands[0]] = tuple(each.in_order(order) for each in found[value])
     return found
+
+
+def _permutes(body: BodyProgram, made: Compute) -> bool:
+    """Whether an operator gives a value's dimensions another order, and it alone reads that value."""
+    if made.signature.kind != "permute":
+        return False
+    readers = [one for one in body.forward if isinstance(one, Compute | Move) and made.operands[0] in operands_of(one)]
+    return len(readers) == 1
 
 
 def _stem(name: str) -> str:

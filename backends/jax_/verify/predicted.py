@@ -4,7 +4,7 @@
                   reduce-scatter
     read_whole    tokens and labels are not cut along axes that the script's batch is whole on
     by_bytes      what concerns parameters is compared by kind and axes, in bytes: XLA may join it
-    at_once       a sum of a gradient over several axes may be one all-reduce over all, or one over each
+    at_once       a sum of a gradient, or of a loss, over several axes may be one all-reduce over all, or one over each
     whole_sums    where the gradient of a parameter is summed step by step, every step sums the whole of it
     tied          what several parts of a model read is gathered once for all of them, and its gradient is summed for
                   each, before the sums are added
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
@@ -70,9 +70,7 @@ class Predicted:
         for key, number in self.perhaps.items():
             left[key] -= min(number, left[key])
         for where, size in sorted(self.scalars.items()):
-            found = min(size // SCALAR_BYTES, left[*where, SCALAR_BYTES])
-            left[*where, SCALAR_BYTES] -= found
-            if not found:
+            if not sum(_taken(left, way, size // SCALAR_BYTES) for way in self._ways(*where)):
                 yield f"{where[0]} over {'.'.join(where[1])} of scalars is planned and not executed"
         rest, planned = Counter[Where](), Counter[Where]()
         for (kind, axes, size), number in left.items():
@@ -89,10 +87,22 @@ class Predicted:
                     f"{planned[where]} planned ({said})"
                 )
 
+    def _ways(self, kind: str, axes: tuple[str, ...]) -> list[list[Where]]:
+        """The ways in which a sum may be executed: at once, or axis by axis."""
+        each: list[Where] = [(kind, (axis,)) for axis in axes]
+        return [[(kind, axes)], each] if self.at_once and len(axes) > 1 else [[(kind, axes)]]
+
     def _add(self, into: Counter[Where], kind: str, axes: tuple[str, ...], size: int) -> None:
         apart = self.at_once and kind == "all_reduce"
         for each in [(axis,) for axis in axes] if apart else [axes]:
             into[kind, each] += size
+
+
+def _taken(left: Counter[Collective], way: Sequence[Where], most: int) -> int:
+    """How many scalars were summed in a way, at most so many, which are taken off."""
+    found = min(most, *(left[*one, SCALAR_BYTES] for one in way))
+    left.subtract({(*one, SCALAR_BYTES): found for one in way})
+    return found
 
 
 def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:

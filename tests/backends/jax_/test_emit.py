@@ -18,7 +18,7 @@ from meshwright.backends.jax_.capabilities import JAX_CPU
 from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.emit.recompute import again
-from meshwright.backends.jax_.emit.shardings import Shardings
+from meshwright.backends.jax_.emit.shardings import Constraint, Shardings
 from meshwright.backends.jax_.emit.tables import pattern, written
 from meshwright.backends.results import Files
 from meshwright.backends.subject import Subject
@@ -179,6 +179,15 @@ def test_recomputation_that_is_no_span_of_equations_is_refused(tmp_path: Path) -
         again(Shardings(replace(plan, decisions=replace(plan.decisions, plans=parts))))
 
 
+def test_keys_are_gathered_where_attention_meets_them() -> None:
+    """Attention has its dimensions in another order than the trace; what it reads is pinned before, keys and values
+    whole along the sequence, queries in shards."""
+    pins = Shardings(subject(f"{LLAMA}:tiny_scan", cp=2)).values.values()
+    gathered = sorted(one.value for one in pins if Constraint((), None) in one.constraints)
+    assert gathered == ["add_2", "view_3"]
+    assert all(one.constraints[0] == Constraint(((), ("cp",)), ((), ("cp",))) for one in pins)
+
+
 def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EmissionModule, match="no traced equation makes it"):
         emit(subject(f"{ZOO}/plain.py:gshard", tp=2), tmp_path)
@@ -186,7 +195,11 @@ def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "degrees",
-    [{"cp": 2}, {"pp": 2, "microbatches": 2, "schedule": "1f1b"}, {"dp": 8, "recompute": "selective"}],
+    [
+        {"cp": 2, "context": "ulysses"},
+        {"pp": 2, "microbatches": 2, "schedule": "1f1b"},
+        {"dp": 8, "recompute": "selective"},
+    ],
     ids=str,
 )
 def test_what_capabilities_lack_is_refused(degrees: dict[str, Any]) -> None:
@@ -228,6 +241,8 @@ def test_an_axis_has_one_use() -> None:
 
     decisions = replace(plan.decisions, plans=tuple(map(turned, plan.decisions.plans)))
     assert several_uses(plan.decisions, plan.fold) == ""
+    apart = subject(TINY, cp=2)
+    assert several_uses(apart.decisions, apart.fold) == ""
     assert several_uses(decisions, plan.fold) == "axis dp as dp and tp"
     refused = [one for one in JAX_CPU.refusals(decisions, plan.fold) if isinstance(one, CombinationNotExpressible)]
     assert len(refused) == 1

@@ -23,12 +23,12 @@ PLANS = (
         {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1, "microbatches": 2, "recompute": "full"},
     ),
     (f"{ZOO}/plain.py:decoder_scan", {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}),
-    (f"{ZOO}/plain.py:decoder", {"tp": 2, "recompute": "full_layers:2"}),
+    (f"{ZOO}/plain.py:decoder", {"cp": 2, "tp": 2, "recompute": "full_layers:2"}),
 )
 NEEDED = (
     {"executed", "read_whole", "by_bytes", "scalars"},
     {"executed", "by_bytes", "tied", "log_softmax"},
-    {"log_softmax"},
+    {"executed", "tied", "log_softmax"},
 )
 """The rewrites without which collectives of each would differ."""
 
@@ -124,6 +124,13 @@ def test_terms_of_a_loss_may_be_added_before_they_are_summed() -> None:
     assert list(plan.differences({("all_reduce", ("dp",), 4): 1})) == []
     assert len(list(plan.differences({}))) == 1
     assert len(list(plan.differences({("all_reduce", ("dp",), 4): 3}))) == 1
+
+
+def test_a_loss_may_be_summed_axis_by_axis() -> None:
+    plan = Predicted({}, {}, {("all_reduce", ("cp", "dp")): 4}, 0)
+    assert list(plan.differences({("all_reduce", ("cp", "dp"), 4): 1})) == []
+    assert list(plan.differences({("all_reduce", ("cp",), 4): 1, ("all_reduce", ("dp",), 4): 1})) == []
+    assert len(list(plan.differences({("all_reduce", ("cp",), 4): 1}))) == 2
 
 
 @pytest.mark.e2e
