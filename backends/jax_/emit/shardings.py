@@ -190,7 +190,7 @@ class Shardings:
 
     def check(self) -> None:
         """Refuse micro-batches that do not add up, and what tables cannot say: values that are moved where no equation
-        of the traced loss makes them, or that their readers take in several placements."""
+        of the traced loss makes them, in several steps, or to several placements in which readers take them."""
         accumulation.check(self.subject, self.data)
         for segment, name, body in self._bodies():
             at, given = self._places.values.get(name, {}), self._entries(segment)
@@ -205,11 +205,12 @@ class Shardings:
                     continue
                 several, maker = len(_taken(body, value)), makers.get(value)
                 permuted = maker is not None and _permutes(body, maker) and maker.operands[0] in at
-                if (value in at or permuted) and several == 1:
+                steps = sum(_stem(one.operand) == value and not one.step.free for one in moves)
+                why = _unsaid(steps, several, placed=value in at or permuted)
+                if not why:
                     continue
-                why = f"its readers take it in {several} placements" if several > 1 else "no traced equation makes it"
                 raise EmissionModule(
-                    place=f"plan {body.name}, %{value}", cause=f"it is moved, and {why}", ways=("--fix tp=1",)
+                    place=f"plan {body.name}, %{value}", cause=f"it is moved {why}", ways=("--fix tp=1",)
                 )
 
     def _entries(self, segment: Segment) -> list[int]:
@@ -230,6 +231,15 @@ class Shardings:
                     pins[products[place]] = Pin(f"{value}, without its bias", (whole,))
                 pins[place] = Pin(value, constraints)
             yield segment, pins
+
+
+def _unsaid(steps: int, several: int, *, placed: bool) -> str:
+    """The reason why tables cannot say how a value is moved; empty if they can."""
+    if several > 1:
+        return f"to {several} placements in which readers take it"
+    if steps > 1:
+        return f"along axes one after the other, in {steps} steps whose order XLA chooses"
+    return "" if placed else "where no traced equation makes it"
 
 
 def spec_of(placement: Placement, what: str) -> Spec:

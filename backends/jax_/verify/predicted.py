@@ -137,8 +137,10 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
                 perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
     for where, size in _tied(program, executed) if "tied" in rewrites else ():
         packed[where] += size
-    if form == EACH and data and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
-        scalars["all_reduce", tuple(sorted(data))] += SCALAR_BYTES * program.microbatches
+    if form == EACH and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
+        cutting = {shard.axis for entry in program.entries for dim in entry.placement.dims for shard in dim}
+        if cutting:
+            scalars["all_reduce", tuple(sorted(cutting))] += SCALAR_BYTES * program.microbatches
     return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
 
 

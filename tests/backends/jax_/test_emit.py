@@ -37,6 +37,7 @@ from meshwright.ir.errors import (
     EmissionTarget,
     NotExpressible,
 )
+from meshwright.ir.program.lower import lower
 from meshwright.ir.program.program import BodyProgram, Move
 from meshwright.ir.sharding.adjoint import Strategy
 from meshwright.ir.target.combined import several_uses
@@ -191,6 +192,14 @@ def test_keys_are_gathered_where_attention_meets_them() -> None:
 def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EmissionModule, match="no traced equation makes it"):
         emit(subject(f"{ZOO}/plain.py:gshard", tp=2), tmp_path)
+    plan = subject(f"{LLAMA}:tiny_scan", dp=2, cp=2)
+    (head,) = (one for one in plan.decisions.plans if one.body == "head")
+    whole = tuple((op, strategy if op in ("linear", "rms_norm") else Strategy()) for op, strategy in head.strategies)
+    plans = tuple(replace(one, strategies=whole) if one is head else one for one in plan.decisions.plans)
+    decisions = replace(plan.decisions, plans=plans)
+    program = lower(plan.fold, decisions, JAX_CPU.lowering().for_stack(WORKLOAD.stack), WORKLOAD)
+    with pytest.raises(EmissionModule, match="2 steps whose order XLA chooses"):
+        Shardings(replace(plan, decisions=decisions, program=program)).check()
 
 
 @pytest.mark.parametrize(
