@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from meshwright.ir.analysis.loops import Loops, stem
 from meshwright.ir.decisions.decisions import BodyPlan, Storage
+from meshwright.ir.decisions.sharding import Sharding
 from meshwright.ir.errors import IndivisibleExtent
 from meshwright.ir.graph.graph import Graph, Param
 from meshwright.ir.names.degrees import Degrees, uses
@@ -38,15 +39,19 @@ def stored(
     if not sharding.kinds or not any(use.holds_copies(expert=expert) for use in storing for expert in (False, True)):
         return ()
     return tuple(
-        Storage(
-            param.path,
-            params=cut if sharding.params else compute,
-            grads=cut if sharding.grads else compute,
-            optimizer=cut if sharding.optimizer else compute,
-        )
+        in_shards(param.path, sharding, compute, cut_further(compute, graph.types[param.value].shape, over, mesh))
         for param, compute in _computed(graph, chosen, states, mesh)
         for over in [[use.name for use in storing if use.holds_copies(expert=_of_experts(param, found))]]
-        for cut in [cut_further(compute, graph.types[param.value].shape, over, mesh)]
+    )
+
+
+def in_shards(path: str, sharding: Sharding, compute: Placement, cut: Placement) -> Storage:
+    """The storage of a parameter: what is sharded lies cut, the rest as operators want it."""
+    return Storage(
+        path,
+        params=cut if sharding.params else compute,
+        grads=cut if sharding.grads else compute,
+        optimizer=cut if sharding.optimizer else compute,
     )
 
 

@@ -20,7 +20,7 @@ from meshwright.cost_models.ledger.ledger import Phase, Transmission, streaming,
 from meshwright.ir.decisions.decisions import Storage
 from meshwright.ir.decisions.sharding import ZERO, Sharding, levels
 from meshwright.ir.graph.graph import ITEMSIZE, Graph, Param, Type
-from meshwright.ir.names.storage import cut_further
+from meshwright.ir.names.storage import cut_further, in_shards
 from meshwright.ir.program.program import local_elements
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement, State
@@ -105,8 +105,7 @@ class Storing:
         self, param: Param, compute: Placement, grad: Placement, sharding: Sharding, over: tuple[str, ...]
     ) -> Stored:
         cut = cut_further(compute, self.graph.types[param.value].shape, over, self.mesh)
-        held = {kind: cut if kind in sharding.kinds else compute for kind in ("params", "grads", "optimizer")}
-        storage = Storage(param.path, held["params"], held["grads"], held["optimizer"])
+        storage = in_shards(param.path, sharding, compute, cut)
         gather_s = self.moved(param, storage.params, compute, "parameter", "parameters")
         reduced_s, since = 0.0, grad
         if storage.grads != compute:

@@ -245,6 +245,19 @@ def test_copies_that_were_asked_for_stay_copies() -> None:
     assert free.best.step_s < kept.best.step_s
 
 
+def test_ranks_that_all_do_the_same_share_what_they_store() -> None:
+    """Launches take as long as kernels here: whole products need no more of them, and half of the optimizer's step is
+    left."""
+    words = ("--global-batch", "4", "--seq", "128", "--stack", "megatron", "--target", "any")
+    model = f"{Path(SMALL).with_name('mlp.py')}:build"
+    solved = solve(*question(model, "--cluster", "1x2xH100", *words))
+    (plan,) = solved.decisions.plans
+    assert not plan.strategies
+    assert plan.storage
+    for item in plan.storage:
+        assert item.params == item.grads != item.optimizer
+
+
 # In numbers ----------------------------------------------------------------------------------------------------------
 
 

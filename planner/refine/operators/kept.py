@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from meshwright.ir.decisions.decisions import BodyPlan, StagePlan
-from meshwright.ir.decisions.sharding import Sharding, level_of
+from meshwright.ir.decisions.decisions import BodyPlan, StagePlan, Storage
+from meshwright.ir.decisions.sharding import ZERO, Sharding, level_of
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.names.pinned import Allowed
+from meshwright.ir.names.storage import cut_further, in_shards
 from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.sharding.adjoint import Split
 from meshwright.ir.sharding.layouts import ZIGZAG
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import State
+from meshwright.ir.sharding.placement import Placement, State
 from meshwright.planner.block import Space
 
 
@@ -31,6 +32,21 @@ class Kept:
     @property
     def inputs(self) -> set[str]:
         return {item.value for item in self.graph.inputs}
+
+    def unsplit(self, *, sharded: bool) -> BodyPlan:
+        """The plan with nothing split, and with parameters stored in shards as before, or whole as well."""
+        states = tuple((value, State.replicated(len(state.dims))) for value, state in self.plan.states)
+        storage = tuple(self._in_shards()) if sharded else ()
+        return replace(self.plan, strategies=(), states=states, storage=storage)
+
+    def _in_shards(self) -> Iterator[Storage]:
+        """Storage of parameters that operators read whole, at the level and over the axes of the space."""
+        sharding, over = ZERO[self.space.zero or 0], self.space.storing or ()
+        for param in self.graph.params if sharding.kinds and over else ():
+            if param.requires_grad and not param.buffer:
+                shape = self.graph.types[param.value].shape
+                compute = Placement.replicated(len(shape))
+                yield in_shards(param.path, sharding, compute, cut_further(compute, shape, over, self.stage.mesh))
 
     @staticmethod
     def of(

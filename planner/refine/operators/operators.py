@@ -32,7 +32,6 @@ from math import inf
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.graph.fold import Fold
-from meshwright.ir.sharding.placement import State
 from meshwright.ir.target.combined import contexts
 from meshwright.planner.block.plan import Block, body_plan, chosen_of, neighbours
 from meshwright.planner.question.constraints import Asked
@@ -217,22 +216,16 @@ class Work(Bodies):
                 yield replace(made, states=(*made.states, *open_), first=plan.first)
 
     def alike(self, best: Candidate) -> Candidate:
-        """The plan with nothing split: all ranks do the same; where something is asked of modules, bodies change from
-        there on one by one, between replicated interfaces."""
-        whole = {
-            name: replace(
-                kept.plan,
-                strategies=(),
-                states=tuple((value, State.replicated(len(state.dims))) for value, state in kept.plan.states),
-                storage=(),
-            )
-            for name, kept in self.kept.items()
-        }
+        """The plan with nothing split: all ranks do the same, and share at most what they store; where something is
+        asked of modules, bodies change from there on one by one, between replicated interfaces."""
+        whole = {name: kept.unsplit(sharded=False) for name, kept in self.kept.items()}
+        sharded = {name: kept.unsplit(sharded=True) for name, kept in self.kept.items()}
         together = self.tried(best, whole)
+        best = _best(best, [together, self.tried(best, sharded)])
         if together is None or not self.bench.asked.modules:
-            return _best(best, [together])
+            return best
         constraints = {name: self.solutions(name, dict(plan.states)) for name, plan in whole.items()}
-        return _best(best, [together, self.climbed(together, constraints)])
+        return _best(best, [self.climbed(together, constraints)])
 
 
 def _best(best: Candidate, trials: Sequence[Candidate | None]) -> Candidate:
