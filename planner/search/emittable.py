@@ -3,10 +3,9 @@
     Setting, configuration, decisions -> Subject -> emitted in memory -> nothing, or the refusal
 
 A search asks before anything becomes its answer (`Search.written`), so what is answered can be emitted, and what is
-refused leaves the search as it was: the next best is looked for, with the same proof. A refusal says which parts of a
-plan it depends on (`NotEmitted.depends`); it holds for all configurations with the same values there (`PARTS`), so that
-these are left out from then on, before anything of them is priced. Only what would be the answer is asked about; the
-model is watched once for all of it (`Folds.calls_tried`), and its code is printed and thrown away.
+refused leaves the search as it was: the next best is looked for, with the same proof. What a refusal holds for besides
+(`planner.search.masks`) is left out from then on. Only what would be the answer is asked about; the model is watched
+once for all of it (`Folds.calls_tried`), and its code is printed and thrown away.
 
 Where no plan at all could be emitted, for the model has no file or the workload a stack or precision that no code is
 written for, there is nothing to choose: the search goes on as if there were no guard, and the answer says so.

@@ -328,21 +328,27 @@ class Search:
             return self.found[config]
         if config in self.refused:
             return None
-        ran = self.setting.ran(config)
-        try:
-            if known := self.laws.of(ran):
-                raise known
-            prediction = self.setting.predict(config, self.space.global_batch)
-        except MeshwrightError as error:
-            self.refuse(error)
-            self.refused[config] = error
-            self.laws.note(ran, error)
+        prediction = self.predicted(config)
+        if isinstance(prediction, MeshwrightError):
+            self.refuse(prediction)
+            self.refused[config] = prediction
             return None
         self.counts.priced += 1
         found = self.found[config] = Found(config, prediction)
         if found.fits and self.better(found) and self.written(found):
             self.best = found
         return found
+
+    def predicted(self, config: Config) -> Prediction | MeshwrightError:
+        """The price of a configuration, or the refusal of it: that of another one, where it holds for this one too."""
+        ran = self.setting.ran(config)
+        if (known := self.laws.of(ran)) is not None:
+            return known
+        try:
+            return self.setting.predict(config, self.space.global_batch)
+        except MeshwrightError as refusal:
+            self.laws.note(ran, refusal)
+            return refusal
 
     def written(self, found: Found) -> bool:
         """Whether code is written for a configuration that would be the answer."""
