@@ -55,7 +55,7 @@ class Predicted:
     scalars: Mapping[Where, int]
     whole: int
     perhaps: Mapping[Collective, int] = field(default_factory=dict)
-    """Values that may be executed besides."""
+    """Values that may be executed besides, where more is executed than is planned."""
     at_once: bool = True
 
     def differences(self, executed: Mapping[Collective, int]) -> Iterator[str]:
@@ -67,8 +67,6 @@ class Predicted:
             if found < number:
                 kind, axes, size = key
                 yield f"{number - found} {kind} over {'.'.join(axes)} of {size} bytes are planned and not executed"
-        for key, number in self.perhaps.items():
-            left[key] -= min(number, left[key])
         for where, size in sorted(self.scalars.items()):
             if not sum(_taken(left, way, size // SCALAR_BYTES) for way in self._ways(*where)):
                 yield f"{where[0]} over {'.'.join(where[1])} of scalars is planned and not executed"
@@ -77,6 +75,11 @@ class Predicted:
             self._add(rest, kind, axes, number * size)
         for (kind, axes), size in self.packed.items():
             self._add(planned, kind, axes, size)
+        for (kind, axes, size), most in self.perhaps.items():
+            beyond = min(rest[one] - planned[one] for one in self._under(kind, axes))
+            number = max(0, min(most, left[kind, axes, size], beyond // size))
+            left[kind, axes, size] -= number
+            self._add(rest, kind, axes, -number * size)
         for where in sorted({*rest, *planned}):
             if rest[where] != planned[where]:
                 kind, axes = where
@@ -93,9 +96,13 @@ class Predicted:
         return [[(kind, axes)], each] if self.at_once and len(axes) > 1 else [[(kind, axes)]]
 
     def _add(self, into: Counter[Where], kind: str, axes: tuple[str, ...], size: int) -> None:
+        for one in self._under(kind, axes):
+            into[one] += size
+
+    def _under(self, kind: str, axes: tuple[str, ...]) -> list[Where]:
+        """What bytes are counted under: a sum's, under each axis."""
         apart = self.at_once and kind == "all_reduce"
-        for each in [(axis,) for axis in axes] if apart else [axes]:
-            into[kind, each] += size
+        return [(kind, (axis,)) for axis in axes] if apart else [(kind, axes)]
 
 
 def _taken(left: Counter[Collective], way: Sequence[Where], most: int) -> int:

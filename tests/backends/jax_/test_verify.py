@@ -133,6 +133,14 @@ def test_a_loss_may_be_summed_axis_by_axis() -> None:
     assert len(list(plan.differences({("all_reduce", ("cp",), 4): 1}))) == 2
 
 
+def test_what_may_be_executed_besides_is_not_taken_from_what_is_planned() -> None:
+    """A gradient of as many bytes as a statistic of the loss: eight are planned, and up to two more are let pass."""
+    key = ("all_reduce", ("tp",), 256)
+    plan = Predicted({key: 2}, {key[:2]: 8 * 256}, {}, 0, {key: 2})
+    differing = [list(plan.differences({key: number})) for number in range(9, 14)]
+    assert list(map(len, differing)) == [1, 0, 0, 0, 1]
+
+
 @pytest.mark.e2e
 def test_a_script_for_another_program_ends(tmp_path: Path) -> None:
     """Places are those of one traced loss; of another one the script runs nothing."""
