@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, str] = {
     "beat_published": "configurations that people tuned and published, beside what the search finds",
     "custom_schedules": "step times with a schedule made for the plan, beside the best schedule that has a name",
     "emitted_matrix": "models by kinds of plans: what is emitted and exact in `plan verify`, and what is refused",
+    "emitted_jax": "the same of models in JAX, and of plans that are drawn",
     "registry": "models that packages ship: inspected, planned, and small twins emitted, run and compared",
     "fake_ranks": "one rank of each stage of Llama-3.1-405B on 16,384 ranks, alone, beside what was priced",
     "mutants": "faults planted in the five rooms, and whether the tests nearest to them notice",

@@ -7,7 +7,7 @@ every one, but along axes that are manual (`jax.shard_map`), which those are tha
 
 `several_uses` is left out: products whose operands are cut in unlike ways XLA partitions as it finds it cheaper, not as
 planned. Whatever else is left out is not written yet: pipelines, recomputation of parts of a block, attention in a
-ring or by heads (Ulysses), offloading, precisions other than fp32, layouts other than even runs.
+ring, offloading, precisions other than fp32, layouts other than even runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ JAX_CPU = Capabilities(
     target="jax-cpu",
     device="cpu",
     layouts=(Line("contiguous", _SPECS), Line("nested", f"what is flattened is cut as it was before; {_TRIED}")),
-    attention=(Line("all_gather", f"keys and values by PartitionSpec where attention meets them; {_TRIED}"),),
+    attention=(
+        Line("all_gather", f"keys and values by PartitionSpec where attention meets them; {_TRIED}"),
+        Line("ulysses", f"heads by PartitionSpec where attention meets them; {_TRIED}"),
+    ),
     storage=(Line("params", _SPECS), Line("grads", _SPECS), Line("optimizer", _SPECS)),
     schedules=(),
     recompute=(

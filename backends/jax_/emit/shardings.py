@@ -11,24 +11,22 @@ in, unless that is a sum, and those that its readers take it in, if all of them 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.accumulation import ONCE, data_axes, form_of
+from meshwright.backends.jax_.emit.views import Nearest, Shown, Spec, ended, stem
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
 from meshwright.ir.graph.fold import FromInput, Segment
-from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot, operands_of
+from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot
+from meshwright.ir.rules.base import Rule, Signature
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.layouts import CONTIGUOUS
 from meshwright.ir.sharding.placement import Placement
-
-Spec = tuple[tuple[str, ...], ...]
-"""Of every dimension the mesh axes that cut it; trailing ones that are whole are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +47,9 @@ class Constraint:
     value: Spec | None
     gradient: Spec | None
 
-    def in_order(self, order: tuple[int, ...]) -> Constraint:
-        """Those of a value whose dimensions, in this order, are the ones meant here."""
-        return Constraint(_placed_back(self.value, order), _placed_back(self.gradient, order))
+    def shown(self, other: Shown) -> Constraint:
+        """Those of another value that shows this one."""
+        return Constraint(other.carried(self.value), other.carried(self.gradient))
 
     def apart_from(self, axes: tuple[str, ...]) -> Constraint:
         """The same where these axes are not spoken of."""
@@ -193,25 +191,29 @@ class Shardings:
         of the traced loss makes them, in several steps, or to several placements in which readers take them."""
         accumulation.check(self.subject, self.data)
         for segment, name, body in self._bodies():
-            at, given = self._places.values.get(name, {}), self._entries(segment)
+            nearest, given = Nearest(body, self._places.values.get(name, {})), self._entries(segment)
             held = {slot.value for slot in body.params} | {body.inputs[index] for index in given}
             graph = self.subject.fold.body[name].graph
             moves = [one for one in body.forward if isinstance(one, Move) and one.reason == "value"]
             makers = {result: one for one in body.forward if isinstance(one, Compute) for result in one.results}
-            for value in dict.fromkeys(_stem(one.operand) for one in moves):
+            for value in dict.fromkeys(stem(one.operand) for one in moves):
                 inside = value not in graph.types  # a statistic of a loss or a norm, which XLA moves as it must
                 constant = value in makers and not makers[value].operands  # every device makes its own part
                 if value in held or inside or constant or body.locals[value].type.shape == ():
                     continue
-                several, maker = len(_taken(body, value)), makers.get(value)
-                permuted = maker is not None and _permutes(body, maker) and maker.operands[0] in at
-                steps = sum(_stem(one.operand) == value and not one.step.free for one in moves)
-                why = _unsaid(steps, several, placed=value in at or permuted)
+                several = len(_taken(body, value))
+                steps = sum(stem(one.operand) == value and not one.step.free for one in moves)
+                why = _unsaid(steps, several, placed=nearest.of(value) is not None)
                 if not why:
                     continue
                 raise EmissionModule(
                     place=f"plan {body.name}, %{value}", cause=f"it is moved {why}", ways=("--fix tp=1",)
                 )
+
+    def _seen(self, body: str, value: str, place: str) -> tuple[tuple[Rule, bool], ...]:
+        """The way from a value to what the equation at its place makes, which may have another shape."""
+        shape, type_ = self._places.shapes.get(place), self.subject.fold.body[body].graph.types[value]
+        return () if shape is None else ((infer(Signature("view", (type_,), (("shape", shape),))), False),)
 
     def _entries(self, segment: Segment) -> list[int]:
         """Which inputs of a body are entries of the batch."""
@@ -221,11 +223,12 @@ class Shardings:
         for segment, name, body in self._bodies():
             at, products = self._places.values.get(name, {}), self._places.products
             pins: dict[str, Pin] = {}
-            for value, whole_constraints in _constraints(body, at).items():
-                place = at.get(value)
-                if place is None or set(self.manual) == set(self.subject.mesh.names):
+            for value, several in _constraints(body, Nearest(body, at)).items():
+                if set(self.manual) == set(self.subject.mesh.names):
                     continue
-                constraints = tuple(dict.fromkeys(one.apart_from(self.manual) for one in whole_constraints))
+                place = at[value]
+                there = Shown(value, self._seen(name, value, place))
+                constraints = tuple(dict.fromkeys(one.shown(there).apart_from(self.manual) for one in several))
                 if constraints[0].value is None and place in products:  # the sum is made before a bias is added to it
                     whole = Constraint(constraints[0].gradient, constraints[0].gradient)
                     pins[products[place]] = Pin(f"{value}, without its bias", (whole,))
@@ -249,24 +252,11 @@ def spec_of(placement: Placement, what: str) -> Spec:
             raise EmissionModule(
                 place=what, cause=f"no code is written for shards {shard}", ways=("--fix tp=1", "--fix zero=0")
             )
-    return _ended([tuple(shard.axis for shard in dim) for dim in placement.dims])
-
-
-def _ended(spec: list[tuple[str, ...]]) -> Spec:
-    while spec and not spec[-1]:
-        spec.pop()
-    return tuple(spec)
-
-
-def _placed_back(spec: Spec | None, order: tuple[int, ...]) -> Spec | None:
-    if spec is None:
-        return None
-    axes = dict(zip(order, (*spec, *[()] * len(order)), strict=False))
-    return _ended([axes[dim] for dim in range(len(order))])
+    return ended([tuple(shard.axis for shard in dim) for dim in placement.dims])
 
 
 def _without(spec: Spec | None, axes: tuple[str, ...]) -> Spec | None:
-    return None if spec is None else _ended([tuple(axis for axis in dim if axis not in axes) for dim in spec])
+    return None if spec is None else ended([tuple(axis for axis in dim if axis not in axes) for dim in spec])
 
 
 def _is_pinned(body: BodyProgram, made: Compute) -> bool:
@@ -277,19 +267,19 @@ def _is_pinned(body: BodyProgram, made: Compute) -> bool:
     if more or not local.type.shape or any(one.layout != CONTIGUOUS for dim in local.placement.dims for one in dim):
         return False
     moved = any(isinstance(one, Move) and one.operand == value for one in body.forward)
-    return not infer(made.signature).elementwise or moved or value in map(_stem, body.outputs)
+    return not infer(made.signature).elementwise or moved or value in map(stem, body.outputs)
 
 
 def _taken(body: BodyProgram, value: str) -> list[str]:
     """The local names under which a value is read, or leaves."""
     names = [name for one in body.forward if isinstance(one, Compute) for name in one.operands]
-    return list(dict.fromkeys(name for name in (*names, *body.outputs) if _stem(name) == value))
+    return list(dict.fromkeys(name for name in (*names, *body.outputs) if stem(name) == value))
 
 
-def _constraints(body: BodyProgram, at: Mapping[str, str]) -> dict[str, tuple[Constraint, ...]]:
-    """Of every value that is pinned, its placements in order. Where a value is moved that no equation makes, for its
-    dimensions have another order in the trace, what it is made of has its placements."""
-    found: dict[str, tuple[Constraint, ...]] = {}
+def _constraints(body: BodyProgram, nearest: Nearest) -> dict[str, tuple[Constraint, ...]]:
+    """Of every value that is pinned, its placements in order. One that no equation makes has them where the nearest
+    does that shows it: behind those of what it is made of, before those of what is made of it."""
+    found: dict[str, list[Constraint]] = {}
     for one in body.forward:
         if not isinstance(one, Compute) or not _is_pinned(body, one):
             continue
@@ -304,21 +294,8 @@ def _constraints(body: BodyProgram, at: Mapping[str, str]) -> dict[str, tuple[Co
             there = body.locals[read[0]].placement
             gathered = not set(home.axes) <= set(there.axes)
             constraints.append(Constraint(spec_of(there, value), None if gathered else spec_of(there, value)))
-        found[value] = tuple(dict.fromkeys(constraints))
-        if value not in at and read and _permutes(body, one):
-            order = one.signature.integers("perm")
-            found[one.operands[0]] = tuple(each.in_order(order) for each in found[value])
-    return found
-
-
-def _permutes(body: BodyProgram, made: Compute) -> bool:
-    """Whether an operator gives a value's dimensions another order, and it alone reads that value."""
-    if made.signature.kind != "permute":
-        return False
-    readers = [one for one in body.forward if isinstance(one, Compute | Move) and made.operands[0] in operands_of(one)]
-    return len(readers) == 1
-
-
-def _stem(name: str) -> str:
-    """The value that a local name stands for."""
-    return re.split("[@!]", name, maxsplit=1)[0]
+        if value in nearest.placed:
+            found.setdefault(value, []).extend(constraints)
+        elif read and (shown := nearest.of(value)) is not None:
+            found.setdefault(shown.value, []).extend(each.shown(shown) for each in constraints)
+    return {value: tuple(dict.fromkeys(several)) for value, several in found.items()}

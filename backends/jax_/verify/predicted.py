@@ -162,9 +162,11 @@ def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[s
     for slot in body.params:
         part = parts.get(slot.value)
         if part is not None and slot.grad is not None:
-            for name in _way(body, slot.grad):
-                taken = min(body.nbytes[one] for one in body.locals if _stem(one) == part)
-                found[name] = int(min(taken, body.nbytes[slot.grad]))
+            shown = {one: body.locals[one].placement for one in body.locals if _stem(one) == part}
+            for name, axes in _way(body, slot.grad):
+                # Where ranks along these axes read parts of it, what each gives is put into its place first.
+                taken = [body.nbytes[one] for one, placement in shown.items() if not axes & set(placement.axes)]
+                found[name] = int(min(*taken, body.nbytes[slot.grad])) if taken else int(body.nbytes[slot.grad])
     return found
 
 
@@ -184,13 +186,13 @@ def _parts(graph: Graph) -> Iterator[tuple[str, str]]:
             yield param.value, value
 
 
-def _way(body: BodyProgram, name: str) -> Iterator[str]:
-    """The names of a gradient on its way to the optimizer's shards."""
-    yield name
+def _way(body: BodyProgram, name: str) -> Iterator[tuple[str, set[str]]]:
+    """The names of a gradient on its way to the optimizer's shards, with the axes along which each is summed."""
     for statement in body.sync:
         if isinstance(statement, Move) and statement.operand == name:
+            yield name, set(statement.step.axes)
             name = statement.result
-            yield name
+    yield name, set()
 
 
 def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -241,7 +243,7 @@ def _sync(program: Program, stage: int, call: int, path: str) -> Iterator[tuple[
     for slot in body.params:
         if slot.path != path or slot.grad is None or slot.synced is None:
             continue
-        names = set(_way(body, slot.grad))
+        names = {name for name, _ in _way(body, slot.grad)}
         for one in body.sync:
             if isinstance(one, Move) and one.operand in names and not one.step.free:
                 yield one, int(body.nbytes[slot.grad])

@@ -298,7 +298,7 @@ class Emitter:
             alias=alias,
         )
         for result, type_ in zip(results, types, strict=True):
-            self._define(result, type_, strides or self._laid_out(op, type_))
+            self._define(result, type_, self._laid_out(op, type_) if strides is None else strides)
             self.producer[result] = op
         self._ops.append(op)
         return results

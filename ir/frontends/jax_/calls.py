@@ -3,8 +3,8 @@
 
 Code runs the jaxpr of the user's own function, as it is traced there, and says of some values where they lie. So the
 step is translated once more, with the place of every equation (`sites`) instead of its source line: an operator, and a
-composite that was recognised, then says where its result is made. A place is left out where that result has another
-shape than the equation's, and where blocks that are alike have it otherwise.
+composite that was recognised, then says where its result is made. A place is left out where that result is not the
+equation's, in its shape or with dimensions joined, and where blocks that are alike have it otherwise.
 """
 
 from __future__ import annotations
@@ -94,23 +94,29 @@ def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) 
     sites = Sites(step.whole)
     flat = placed(flattened(step.jaxpr, step.leaves, whole=found.whole, sites=sites))
     traced, _ = translated(flat, step, labels, found.stacks)
-    at = _made_at(traced.graph, flat)
+    at, seen = _made_at(traced.graph, flat), _shapes(flat)
     products = _products(translated(flat, step, labels, found.stacks, raw=True)[0].graph, flat)
     values: dict[str, dict[str, str]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     begins: dict[str, int] = {}
     before: dict[str, str] = {}
     for name, room, ops in calls_traced(found.graph, found.stacks, found.fold):
-        named = zip(found.fold.body[name].graph.ops, ops, strict=True)
+        named = list(zip(found.fold.body[name].graph.ops, ops, strict=True))
         own = {op.name: at[other.name] for op, other in named if other.name in at}
+        others = {at[other.name]: traced.graph.types[other.name].shape for _, other in named if other.name in at}
+        otherwise = {place: seen[place] for place, shape in others.items() if shape != seen[place]}
         if room and not any(stack.holds(room) for stack in found.stacks if stack.path in flat.scans):
             first = begins[room] = min((_first(place) for place in own.values()), default=0)
             inside = [place for place in own.values() if place in products]
             before |= {_counted(place, first): _counted(products[place], first) for place in inside}
             own = {value: _counted(place, first) for value, place in own.items()}
+            otherwise = {_counted(place, first): shape for place, shape in otherwise.items()}
         known = values.setdefault(name, own)
         values[name] = {value: place for value, place in known.items() if own.get(value) == place}
+        shapes |= otherwise
     return Places(
         values=values,
+        shapes=shapes,
         products=products | before,
         begins=begins,
         spans={room: span for room, span in _spans(flat).items() if room in begins},
@@ -130,17 +136,37 @@ def _spans(flat: Flat) -> dict[str, tuple[int, int]]:
     return found
 
 
+def _shapes(flat: Flat) -> dict[str, tuple[int, ...]]:
+    """The shape of what every equation makes that makes one thing, by place."""
+    return {one.source: tuple(one.types[0].shape) for one in flat.equations if one.source and len(one.types) == 1}
+
+
 def _made_at(graph: Graph, flat: Flat) -> dict[str, str]:
-    """The place of every value that has one: of several operators at it, the last that has the equation's shape."""
-    shapes: dict[str, set[tuple[int, ...]]] = {}
-    for one in flat.equations:
-        if one.source and len(one.types) == 1:
-            shapes.setdefault(one.source, set()).add(tuple(one.types[0].shape))
-    rooms: dict[tuple[str, str], str] = {}
+    """The place of every value that has one: of several operators at it, the last that has the equation's shape, else
+    the last that dimensions of it are joined to."""
+    shapes = _shapes(flat)
+    rooms: dict[tuple[str, str], tuple[bool, str]] = {}
     for op in graph.ops:
-        if len(op.results) == 1 and graph.types[op.name].shape in shapes.get(op.source, ()):
-            rooms[op.source, op.module] = op.name
-    return {value: place for (place, _), value in rooms.items()}
+        if len(op.results) != 1 or op.source not in shapes:
+            continue
+        shape, there, room = graph.types[op.name].shape, shapes[op.source], (op.source, op.module)
+        same = shape == there
+        if same or (joined(there, shape) and not rooms.get(room, (False, ""))[0]):
+            rooms[room] = same, op.name
+    return {value: place for (place, _), (_, value) in rooms.items()}
+
+
+def joined(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether dimensions that stand side by side make up those of another shape, each from several or one alone."""
+    at = 0
+    for extent in other:
+        size, first = 1, at
+        while at < len(shape) and (size < extent or at == first):
+            size *= shape[at]
+            at += 1
+        if size != extent:
+            return False
+    return at == len(shape)
 
 
 def _products(graph: Graph, flat: Flat) -> dict[str, str]:
