@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test prove lint bench
+.PHONY: help install demo test prove lint bench collected
 .DELETE_ON_ERROR:
 
 help:
@@ -34,8 +34,13 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install
 	$(BIN)/python -m examples.demo
 
-test: lint
+test: install
+	$(MAKE) -j 2 --output-sync lint collected
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Beside lint, which keeps one core: pytest rewrites the assertions of every file, and finds them rewritten later.
+collected: install
+	@$(BIN)/python -m pytest --collect-only -q >$(VENV)/.collected || { cat $(VENV)/.collected; exit 1; }
 
 prove: install
 	MESHWRIGHT_PROVE=$${MESHWRIGHT_PROVE:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/backends/torch_ tests/planner/test_twin.py tests/benchmarks/test_prices_on_record.py

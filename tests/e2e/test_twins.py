@@ -8,6 +8,7 @@ that the model is known for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -113,6 +114,15 @@ OTHER_NAMES: Mapping[tuple[str, str], dict[str, str]] = {
 REFUSED = {("unet", "pp"), ("unet", "all")}
 """A U-Net has no chain of blocks to cut."""
 
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+OF_EACH = len(DEGREES) if LONG else 3
+DRAWN = [
+    (model, list(DEGREES)[(number + 3 * turn) % len(DEGREES)])
+    for number, model in enumerate(BLOCKS)
+    for turn in range(OF_EACH)
+]
+"""Three kinds of every model, by turns, so that each kind has four or five models; all of them with the long profile."""
+
 
 @cache
 def twin(name: str) -> Fold:
@@ -120,8 +130,7 @@ def twin(name: str) -> Fold:
         return capture(small(name, Path(folder), layers=LAYERS.get(name, 2)), batch=BATCH, seq=SEQ).fold
 
 
-@pytest.mark.parametrize("degrees", DEGREES)
-@pytest.mark.parametrize("model", BLOCKS)
+@pytest.mark.parametrize(("model", "degrees"), DRAWN)
 @pytest.mark.filterwarnings("ignore")
 def test_a_step_is_exact(model: str, degrees: str) -> None:
     fold, (given, names) = twin(model), DEGREES[degrees]

@@ -23,7 +23,7 @@ PLANS = (
         {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1, "microbatches": 2, "recompute": "full"},
     ),
     (f"{ZOO}/plain.py:decoder_scan", {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}),
-    (f"{ZOO}/nnx_.py:gpt", {"cp": 2, "tp": 2, "context": "ulysses", "recompute": "full_layers:2"}),
+    (f"{ZOO}/nnx_.py:scanned", {"cp": 2, "tp": 2, "context": "ulysses", "recompute": "full"}),
 )
 NEEDED = (
     {"executed", "read_whole", "by_bytes", "scalars"},

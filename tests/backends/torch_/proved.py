@@ -42,7 +42,7 @@ from meshwright.planner.plan.needs import planned_memory
 ROOT = Path(__file__).parents[3]
 RECORDS = Path(__file__).parent / "proved"
 VERSIONS = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__}
-DRAWN = 12
+DRAWN = 60
 PROVE = os.environ.get("MESHWRIGHT_PROVE", "")
 
 
