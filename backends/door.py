@@ -76,6 +76,12 @@ def backend(target: str) -> Backend | None:
     return import_module(f"meshwright.backends.{name}.door") if name is not None else None
 
 
+def usual_target(framework: str, devices: Sequence[str]) -> str:
+    """The target that is meant for models of a framework, named by its package, on devices of these names; `any` where
+    no code is written for such models."""
+    return _DATA[framework].usual(devices) if framework in _DATA else ANY.target
+
+
 def local_target(framework: str) -> str:
     """The target whose ranks are processes of this machine, for models of a framework, named by its package."""
     if framework not in _LOCAL:

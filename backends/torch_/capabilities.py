@@ -9,6 +9,7 @@ Megatron-Core's and torchtitan's do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.ir.target.capabilities import Capabilities, Line, ScheduleLine
@@ -130,3 +131,8 @@ DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
 """What the targets that code is written for run on."""
 LOCAL = "torch-gloo"
 """The target whose ranks are processes of one machine."""
+
+
+def usual(devices: Sequence[str]) -> str:
+    """The target that is meant on devices of these names: what runs on this machine's CPU is asked for by name."""
+    return "torch-cuda"

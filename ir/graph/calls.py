@@ -30,8 +30,8 @@ class Places:
 
     values: Mapping[str, Mapping[str, str]]
     """Of every body the values that have a place."""
-    shapes: Mapping[str, tuple[int, ...]]
-    """What has another shape in that program than in the graph, by its place: the shape there."""
+    apart: Mapping[str, tuple[tuple[int, ...], ...]]
+    """Where dimensions stand apart that are one in the graph, by place: of every dimension there, the extents here."""
     products: Mapping[str, str]
     """Of places at which a bias is added, those of the products that it is added to."""
     begins: Mapping[str, int]

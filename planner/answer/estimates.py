@@ -34,7 +34,6 @@ from meshwright.planner.question.ask import Ask, missing
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pin_schema import GLOBAL_BATCH_KEY, LINE, pins_of
 from meshwright.planner.question.pins import Config, Pins, Value, fill
-from meshwright.planner.question.pricing import Setting
 
 WINDOW = 2048
 """Lines among which configurations of one kind are brought together: some seconds' worth."""
@@ -127,7 +126,7 @@ class Pricer:
 
     def warm(self, configs: Sequence[Config]) -> None:
         """Capture the model at every batch that is needed."""
-        self.setting: Setting = self.ask.setting()
+        self.ask, self.setting = self.ask.loaded()
         for batch in dict.fromkeys(config.batch for config in configs):
             try:
                 self.setting.folds.at(batch)

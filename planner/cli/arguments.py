@@ -17,6 +17,7 @@ from meshwright.ir.target.workload import STYLES as STACK_STYLES
 DTYPES = ("bf16", "fp16", "fp32")
 STYLES = ("eager", "compiled", "fused")
 DEVICES = ("cuda", "cpu")
+TARGETS = "any, torch-cuda, torch-gloo, jax-cuda, jax-tpu or jax-cpu"
 
 LONGEST, SHOWN = 20, 60
 """Digits of a number, and characters of a value that are repeated."""
@@ -122,7 +123,7 @@ def _number(text: str) -> float:
     return number if number < inf else -inf
 
 
-def add_workload(parser: ArgumentParser, target: str = "any") -> None:
+def add_workload(parser: ArgumentParser, target: str | None = "any") -> None:
     """Add the workload and its software stack."""
     add = parser.add_argument_group("workload").add_argument
     add("--global-batch", type=positive, metavar="N", help="sequences per optimizer step")
@@ -153,7 +154,7 @@ def add_workload(parser: ArgumentParser, target: str = "any") -> None:
         "--target",
         default=target,
         metavar="TARGET",
-        help="any, torch-cuda, torch-gloo or jax-cpu (default: %(default)s)",
+        help=f"{TARGETS} (default: {target or 'torch-cuda, or for JAX that of the devices'})",
     )
 
 
@@ -182,7 +183,7 @@ def plan(parser: ArgumentParser) -> None:
     """``plan plan``, or ``plan`` without a verb."""
     add_model(parser)
     parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
-    add_workload(parser, target="torch-cuda")
+    add_workload(parser, target=None)
     add = parser.add_argument_group("what the plan may be").add_argument
     add(
         "--fix",
@@ -245,9 +246,7 @@ def emit(parser: ArgumentParser) -> None:
     add_plan(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there")
     add_force(parser)
-    parser.add_argument(
-        "--target", metavar="TARGET", help="torch-cuda, torch-gloo or jax-cpu: for that, whatever the plan was made for"
-    )
+    parser.add_argument("--target", metavar="TARGET", help=f"{TARGETS}: for that, whatever the plan was made for")
     add_tiny(parser)
     parser.add_argument(
         "--init",

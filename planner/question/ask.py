@@ -1,16 +1,21 @@
-"""What the command line asks of a model on a cluster, read and checked before the model is touched."""
+"""What the command line asks of a model on a cluster, read and checked before the model is touched.
+
+What nobody named of the target, the stack and the recipe follows from the framework of the model, once it is loaded
+(`Ask.loaded`).
+"""
 
 from __future__ import annotations
 
 import gc
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from meshwright.backends.door import usual_target
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import PinRepeated, WorkloadImpossible, WorkloadMissing
 from meshwright.ir.frontends.door import load_model
-from meshwright.ir.target.capabilities import Capabilities
+from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import STACK_OF_STYLE, Workload, stack_named, traced_in
 from meshwright.planner.question import pricing
 from meshwright.planner.question.constraints import Constraints
@@ -18,6 +23,8 @@ from meshwright.planner.question.module_pins import ModulePin, apart
 from meshwright.planner.question.pins import Pins, parse
 from meshwright.planner.question.pricing import Folds, Setting, target_of
 
+MOST = "torch-cuda"
+"""What is checked before the model is touched, where no target is named."""
 USUAL = ("bf16", "fp32")
 """The precisions that are taken where none is asked for, the preferred one first."""
 
@@ -39,23 +46,41 @@ class Ask:
     """What is asked of single modules of what is priced."""
     notes: tuple[str, ...] = ()
     """What was chosen otherwise than usual, and why."""
+    unsaid: frozenset[str] = frozenset()
+    """Of target, stack and recipe, what nobody named."""
 
-    def setting(self) -> Setting:
-        """Load the model; it is captured once a batch is asked for."""
+    def loaded(self) -> tuple[Ask, Setting]:
+        """Load the model, which is captured once a batch is asked for; with what its framework decides."""
         traced = traced_in(self.workload.precision)
         source = load_model(self.model, dtype=traced).in_dtype(traced)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
-        folds = Folds(source, self.workload.seq, self.seed)
-        price = pricing.price_of(self.cluster)
-        return Setting(
-            folds,
-            self.cluster.ranks,
-            self.workload,
-            self.target,
-            price,
-            modules=self.modules,
-            constraints=Constraints.of(self.pins),
+        ask = self._of(source.framework)
+        setting = Setting(
+            Folds(source, ask.workload.seq, ask.seed),
+            ask.cluster.ranks,
+            ask.workload,
+            ask.target,
+            pricing.price_of(ask.cluster),
+            modules=ask.modules,
+            constraints=Constraints.of(ask.pins),
         )
+        return ask, setting
+
+    def setting(self) -> Setting:
+        """Load the model of a question in which all is said."""
+        return self.loaded()[1]
+
+    def _of(self, framework: str) -> Ask:
+        """The question with the usual target, stack and recipe of a framework for those that nobody named."""
+        usual = usual_target(framework, tuple(pool.device.name for pool in self.cluster.pools))
+        target = target_of(usual) if "target" in self.unsaid else self.target
+        workload = self.workload
+        if "stack" in self.unsaid:
+            style = (target_of(usual) if target is ANY else target).styles[0].name
+            workload = replace(workload, stack=stack_named(STACK_OF_STYLE[style]))
+            if "recipe" in self.unsaid:
+                workload = replace(workload, recipe=recipe_of(target, workload))
+        return replace(self, target=target, workload=workload)
 
 
 def asked(args: Namespace) -> Ask:
@@ -71,7 +96,7 @@ def asked(args: Namespace) -> Ask:
                 place=f"--micro-batch {args.micro_batch}", cause=f"--fix says mbs={said}", fix="give one of them"
             )
         pins = Pins(mbs=args.micro_batch).over(pins)
-    target, cluster = target_of(args.target), read_cluster(args.cluster)
+    target, cluster = target_of(args.target or MOST), read_cluster(args.cluster)
     precision, notes = precision_of(args.dtype, cluster)
     return Ask(
         model=args.model,
@@ -84,6 +109,11 @@ def asked(args: Namespace) -> Ask:
         seed=args.seed,
         modules=modules,
         notes=notes,
+        unsaid=frozenset(
+            name
+            for name, said in (("target", args.target), ("stack", args.stack or args.style), ("recipe", args.recipe))
+            if said is None
+        ),
     )
 
 
@@ -96,6 +126,15 @@ def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, .
         return asked or usual, ()
     without = ", ".join(name for name, known in devices.items() if USUAL[0] not in known)
     return usual, (f"precision {usual} instead of {USUAL[0]}, which {without} has no matrix peak for",)
+
+
+def recipe_of(target: Capabilities, workload: Workload) -> str:
+    """How parameters and states are kept where nobody says it: all in fp32 for fp32; as the stack does (empty), unless
+    the target's code has other ways alone."""
+    if traced_in(workload.precision) == "fp32":
+        return "fp32"
+    written = next((line.recipes for line in target.precisions if line.name == workload.precision), ())
+    return "" if not written or workload.stack.recipe in written else written[0]
 
 
 def missing(option: str, example: str, what: str, place: str = "plan estimate") -> WorkloadMissing:

@@ -121,7 +121,7 @@ DRAWN = [
     for number, model in enumerate(BLOCKS)
     for turn in range(OF_EACH)
 ]
-"""Three kinds of every model, by turns, so that each kind has four or five models; all of them with the long profile."""
+"""Three kinds of every model, by turns, so that each kind has four or five models; all with the long profile."""
 
 
 @cache

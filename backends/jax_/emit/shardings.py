@@ -17,13 +17,12 @@ from functools import cached_property
 
 from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.accumulation import ONCE, data_axes, form_of
-from meshwright.backends.jax_.emit.views import Nearest, Shown, Spec, ended, stem
+from meshwright.backends.jax_.emit.views import Nearest, Shown, Spec, apart, ended, stem
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
 from meshwright.ir.graph.fold import FromInput, Segment
 from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot
-from meshwright.ir.rules.base import Rule, Signature
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.layouts import CONTIGUOUS
 from meshwright.ir.sharding.placement import Placement
@@ -47,9 +46,9 @@ class Constraint:
     value: Spec | None
     gradient: Spec | None
 
-    def shown(self, other: Shown) -> Constraint:
-        """Those of another value that shows this one."""
-        return Constraint(other.carried(self.value), other.carried(self.gradient))
+    def shown(self, other: Shown, sizes: Mapping[str, int]) -> Constraint:
+        """Those of another value that shows this one, on mesh axes of these sizes."""
+        return Constraint(other.carried(self.value, sizes), other.carried(self.gradient, sizes))
 
     def apart_from(self, axes: tuple[str, ...]) -> Constraint:
         """The same where these axes are not spoken of."""
@@ -137,6 +136,10 @@ class Shardings:
                         yield (f"{room}.{path}" if room and not segment.glue else path), slot, body, False
 
     @property
+    def _sizes(self) -> Mapping[str, int]:
+        return {axis.name: axis.size for axis in self.subject.mesh.axes}
+
+    @property
     def _places(self) -> Places:
         places = self.subject.calls.places
         assert places is not None
@@ -210,11 +213,6 @@ class Shardings:
                     place=f"plan {body.name}, %{value}", cause=f"it is moved {why}", ways=("--fix tp=1",)
                 )
 
-    def _seen(self, body: str, value: str, place: str) -> tuple[tuple[Rule, bool], ...]:
-        """The way from a value to what the equation at its place makes, which may have another shape."""
-        shape, type_ = self._places.shapes.get(place), self.subject.fold.body[body].graph.types[value]
-        return () if shape is None else ((infer(Signature("view", (type_,), (("shape", shape),))), False),)
-
     def _entries(self, segment: Segment) -> list[int]:
         """Which inputs of a body are entries of the batch."""
         return [at for at, source in enumerate(segment.entry) if isinstance(source, FromInput)]
@@ -223,12 +221,13 @@ class Shardings:
         for segment, name, body in self._bodies():
             at, products = self._places.values.get(name, {}), self._places.products
             pins: dict[str, Pin] = {}
-            for value, several in _constraints(body, Nearest(body, at)).items():
+            for value, several in _constraints(body, Nearest(body, at), self._sizes).items():
                 if set(self.manual) == set(self.subject.mesh.names):
                     continue
                 place = at[value]
-                there = Shown(value, self._seen(name, value, place))
-                constraints = tuple(dict.fromkeys(one.shown(there).apart_from(self.manual) for one in several))
+                there = Shown(value, (apart(self._places.apart[place]),) if place in self._places.apart else ())
+                carried = (one.shown(there, self._sizes).apart_from(self.manual) for one in several)
+                constraints = tuple(dict.fromkeys(carried))
                 if constraints[0].value is None and place in products:  # the sum is made before a bias is added to it
                     whole = Constraint(constraints[0].gradient, constraints[0].gradient)
                     pins[products[place]] = Pin(f"{value}, without its bias", (whole,))
@@ -276,7 +275,7 @@ def _taken(body: BodyProgram, value: str) -> list[str]:
     return list(dict.fromkeys(name for name in (*names, *body.outputs) if stem(name) == value))
 
 
-def _constraints(body: BodyProgram, nearest: Nearest) -> dict[str, tuple[Constraint, ...]]:
+def _constraints(body: BodyProgram, nearest: Nearest, sizes: Mapping[str, int]) -> dict[str, tuple[Constraint, ...]]:
     """Of every value that is pinned, its placements in order. One that no equation makes has them where the nearest
     does that shows it: behind those of what it is made of, before those of what is made of it."""
     found: dict[str, list[Constraint]] = {}
@@ -297,5 +296,5 @@ def _constraints(body: BodyProgram, nearest: Nearest) -> dict[str, tuple[Constra
         if value in nearest.placed:
             found.setdefault(value, []).extend(constraints)
         elif read and (shown := nearest.of(value)) is not None:
-            found.setdefault(shown.value, []).extend(each.shown(shown) for each in constraints)
+            found.setdefault(shown.value, []).extend(each.shown(shown, sizes) for each in constraints)
     return {value: tuple(dict.fromkeys(several)) for value, several in found.items()}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 from meshwright.ir.program.program import BodyProgram, Compute, operands_of
-from meshwright.ir.rules.base import Rule
+from meshwright.ir.rules.base import Dims, Rule
 from meshwright.ir.rules.registry import infer
 
 Spec = tuple[tuple[str, ...], ...]
@@ -22,17 +23,42 @@ VIEWS = ("view", "permute")
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """Loops of every dimension on both sides of an operator, major to minor; and what is known of how long they are."""
+
+    given: Dims
+    made: Dims
+    extents: Mapping[str, int] = field(default_factory=dict)
+
+    def carried(self, spec: Spec, sizes: Mapping[str, int]) -> Spec | None:
+        """A PartitionSpec on this side as one on that; None where a loop that is cut does not stand first in a
+        dimension, or is not cut evenly."""
+        axes: dict[str, tuple[str, ...]] = {}
+        for loops, cut in zip(self.given, spec, strict=False):
+            name = self._first(loops)
+            if cut and self.extents.get(name, 0) % prod(sizes[axis] for axis in cut):
+                return None
+            axes |= {name: cut} if cut else {}
+        placed = [axes.pop(self._first(loops), ()) for loops in self.made]
+        return None if axes else ended(placed)
+
+    def _first(self, loops: tuple[str, ...]) -> str:
+        """The outermost loop that runs more than once."""
+        return next((name for name in loops if self.extents.get(name) != 1), "")
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
-    """A value that an equation makes, and the way to it: for each operator between, whether it is taken backwards."""
+    """A value that an equation makes, and the way to it, operator by operator."""
 
     value: str
-    way: tuple[tuple[Rule, bool], ...]
+    way: tuple[Step, ...]
 
-    def carried(self, spec: Spec | None) -> Spec | None:
-        """The PartitionSpec of that value; None where it would cut no dimension into even runs."""
-        for rule, back in self.way:
-            given, made = rule.operands[0], rule.results[0]
-            spec = carried(spec, *((made, given) if back else (given, made))) if spec is not None else None
+    def carried(self, spec: Spec | None, sizes: Mapping[str, int]) -> Spec | None:
+        """The PartitionSpec of that value, for mesh axes of these sizes; None where it would cut no dimension into even
+        runs."""
+        for step in self.way:
+            spec = step.carried(spec, sizes) if spec is not None else None
         return spec
 
 
@@ -48,7 +74,7 @@ class Nearest:
         return self._found(value, back=True) or self._found(value, back=False)
 
     def _found(self, value: str, *, back: bool) -> Shown | None:
-        way: list[tuple[Rule, bool]] = []
+        way: list[Step] = []
         while value not in self.placed:
             made = self._makers.get(value) if back else self._sole_reader(value)
             if made is None or (rule := _kept_apart(made)) is None:
@@ -56,7 +82,8 @@ class Nearest:
             value = stem(made.operands[0]) if back else made.results[0]
             if back and self._sole_reader(value) is not made:
                 return None
-            way.append((rule, back))
+            given, result = rule.operands[0], rule.results[0]
+            way.append(Step(result, given) if back else Step(given, result))
         return Shown(value, tuple(way))
 
     @cached_property
@@ -87,12 +114,11 @@ def _kept_apart(made: Compute) -> Rule | None:
     return rule if rule.elementwise or made.signature.kind in VIEWS else None
 
 
-def carried(spec: Spec, given: tuple[tuple[str, ...], ...], made: tuple[tuple[str, ...], ...]) -> Spec | None:
-    """A PartitionSpec of a tensor over these loops as one of a tensor over those; None where a loop that is cut does
-    not stand first in a dimension."""
-    axes = {loops[0]: cut for loops, cut in zip(given, spec, strict=False) if loops and cut}
-    placed = [axes.pop(loops[0], ()) if loops else () for loops in made]
-    return None if axes else ended(placed)
+def apart(parts: Sequence[Sequence[int]]) -> Step:
+    """From a tensor to one in which the dimensions that make up each of its own stand apart."""
+    joined = tuple(tuple(f"{dim}.{at}" for at in range(len(extents))) for dim, extents in enumerate(parts))
+    extents = {f"{dim}.{at}": extent for dim, part in enumerate(parts) for at, extent in enumerate(part)}
+    return Step(joined, tuple((name,) for names in joined for name in names), extents)
 
 
 def ended(spec: list[tuple[str, ...]]) -> Spec:

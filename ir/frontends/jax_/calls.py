@@ -97,26 +97,26 @@ def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) 
     at, seen = _made_at(traced.graph, flat), _shapes(flat)
     products = _products(translated(flat, step, labels, found.stacks, raw=True)[0].graph, flat)
     values: dict[str, dict[str, str]] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
+    apart: dict[str, tuple[tuple[int, ...], ...]] = {}
     begins: dict[str, int] = {}
     before: dict[str, str] = {}
     for name, room, ops in calls_traced(found.graph, found.stacks, found.fold):
         named = list(zip(found.fold.body[name].graph.ops, ops, strict=True))
         own = {op.name: at[other.name] for op, other in named if other.name in at}
         others = {at[other.name]: traced.graph.types[other.name].shape for _, other in named if other.name in at}
-        otherwise = {place: seen[place] for place, shape in others.items() if shape != seen[place]}
+        parts = {place: joined(seen[place], shape) for place, shape in others.items() if shape != seen[place]}
         if room and not any(stack.holds(room) for stack in found.stacks if stack.path in flat.scans):
             first = begins[room] = min((_first(place) for place in own.values()), default=0)
             inside = [place for place in own.values() if place in products]
             before |= {_counted(place, first): _counted(products[place], first) for place in inside}
             own = {value: _counted(place, first) for value, place in own.items()}
-            otherwise = {_counted(place, first): shape for place, shape in otherwise.items()}
+            parts = {_counted(place, first): one for place, one in parts.items()}
         known = values.setdefault(name, own)
         values[name] = {value: place for value, place in known.items() if own.get(value) == place}
-        shapes |= otherwise
+        apart |= parts
     return Places(
         values=values,
-        shapes=shapes,
+        apart=apart,
         products=products | before,
         begins=begins,
         spans={room: span for room, span in _spans(flat).items() if room in begins},
@@ -156,17 +156,19 @@ def _made_at(graph: Graph, flat: Flat) -> dict[str, str]:
     return {value: place for (place, _), (_, value) in rooms.items()}
 
 
-def joined(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether dimensions that stand side by side make up those of another shape, each from several or one alone."""
-    at = 0
+def joined(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Of every dimension of the other shape the extents of those, side by side, that make it up; nothing where some are
+    made up otherwise."""
+    found, at = [], 0
     for extent in other:
-        size, first = 1, at
+        first, size = at, 1
         while at < len(shape) and (size < extent or at == first):
             size *= shape[at]
             at += 1
         if size != extent:
-            return False
-    return at == len(shape)
+            return ()
+        found.append(shape[first:at])
+    return tuple(found) if at == len(shape) else ()
 
 
 def _products(graph: Graph, flat: Flat) -> dict[str, str]:

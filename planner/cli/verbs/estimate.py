@@ -29,8 +29,9 @@ def run(args: Namespace) -> int:
         raise missing("--global-batch", "256", "the sequences of one optimizer step")
     config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=ask.global_batch)
     config.workable(Config.degrees)  # what degrees refuse, they refuse before the model is touched
-    setting = ask.setting()
-    config = setting.settled(config, ask.global_batch)
+    global_batch = ask.global_batch
+    ask, setting = ask.loaded()
+    config = setting.settled(config, global_batch)
     if dump is not None:
         sys.stdout.write(f"{dump(setting, config)}\n")
         return 0

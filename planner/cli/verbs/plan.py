@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
         check_plan(folder / FILE, ask.model, force=args.force)
     stop = Stop(None if args.time_limit is None else started_s + args.time_limit)
     with stop.loading():
-        setting = ask.setting()
+        ask, setting = ask.loaded()
     if args.dump_after in BEFORE:
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
         return 0

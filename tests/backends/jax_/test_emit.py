@@ -201,10 +201,13 @@ def test_heads_are_exchanged_where_an_equation_makes_what_attention_reads_or_lea
 
 def test_a_cut_is_carried_to_where_its_loop_stands_first() -> None:
     """Heads before what they hold, and joined with it; what stands second in a dimension has no even part there."""
-    apart, joined = (("b",), ("h",), ("d",)), (("b",), ("h", "d"))
-    assert views.carried(((), ("tp",)), apart, joined) == ((), ("tp",))
-    assert views.carried(((), ("tp",)), joined, apart) == ((), ("tp",))
-    assert views.carried(((), (), ("tp",)), apart, joined) is None
+    sizes = {"tp": 2, "cp": 16}
+    there = views.apart([(16,), (8, 4)])
+    back = views.Step(there.made, there.given)
+    assert there.carried(((), ("tp",)), sizes) == ((), ("tp",))
+    assert back.carried(((), ("tp",)), sizes) == ((), ("tp",))
+    assert back.carried(((), (), ("tp",)), sizes) is None
+    assert there.carried(((), ("cp",)), sizes) is None
 
 
 def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:

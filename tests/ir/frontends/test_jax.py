@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +265,9 @@ def test_places_are_those_of_the_results() -> None:
             body = jaxpr if equation is None else equation.params["jaxpr"]
             equation = getattr(body, "jaxpr", body).eqns[number]
         shape = capture(source, batch=2, seq=16).fold.body["blocks"].graph.types[value].shape
-        assert equation.outvars[int(result)].aval.shape == places.shapes.get(place, shape)
+        parts = places.apart.get(place, [(extent,) for extent in shape])
+        assert equation.outvars[int(result)].aval.shape == tuple(extent for part in parts for extent in part)
+        assert tuple(map(prod, parts)) == shape
     assert {"linear", "rms_norm", "view_4", "add_4"} <= places.values["blocks"].keys()
     assert {path for _, path in places.scans["blocks"].operands.values()} == {
         leaf.path for leaf in traced(source, example).leaves if leaf.path.startswith("blocks.")
