@@ -7,7 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from meshwright.backends.jax_.capabilities import TARGETS
+from meshwright.backends.jax_.emit import hosts
 from meshwright.backends.jax_.emit.files import check_model, check_software, emit
+from meshwright.backends.jax_.emit.script import SCRIPT
 from meshwright.backends.results import Alone, Files, Seat, Verified
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import DependencyMissing, EmissionTarget
@@ -19,8 +22,8 @@ OLDEST = (0, 10)
 
 
 def on_hosts(target: str) -> bool:
-    """Its ranks are devices of one process."""
-    return False
+    """Those of host devices are parts of one process."""
+    return TARGETS[target].device != "cpu"
 
 
 def check_hosts(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
@@ -28,13 +31,13 @@ def check_hosts(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> Non
 
 
 def with_hosts(files: Files, seats: Sequence[Seat]) -> Files:
-    """The files as they are."""
-    return files
+    """The files, and for several hosts what starts the script on each: JAX runs one process there."""
+    return hosts.with_hosts(files, len({seat.host for seat in seats}))
 
 
 def how_to_start(files: Files) -> str:
     """Where the script is to be run."""
-    return "on this machine, with python"
+    return "on this machine, with python" if files.start == SCRIPT else f"on every host, as {files.start} says"
 
 
 def verify(subject: Subject, folder: Path, *, steps: int, limit_s: float) -> Verified:

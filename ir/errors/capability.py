@@ -10,10 +10,10 @@ from meshwright.ir.errors.base import MeshwrightError
 AGAIN = "make the plan again, for this target: `plan` answers with what is emitted"
 """What helps against the refusal of a plan of whatever origin."""
 
-BODIES, CUTS, STORAGE, SCHEDULE = "bodies", "cuts", "storage", "schedule"
+BODIES, CUTS, STORAGE, SCHEDULE, RECOMPUTE = "bodies", "cuts", "storage", "schedule", "recompute"
 """Parts of a plan that a refusal may depend on alone: all that is inside of bodies; which axes cut values there; how
 parameters are stored, and along which axes there are copies of them; the order of a pipeline's work, and whether there
-is one."""
+is one; what is computed again."""
 
 
 class CapabilityError(MeshwrightError):

@@ -34,7 +34,8 @@ from meshwright.ir.errors import (
     ScheduleNotExpressible,
     StorageNotExpressible,
 )
-from meshwright.ir.errors.capability import BODIES, CUTS
+from meshwright.ir.errors.capability import CUTS
+from meshwright.ir.errors.capability import RECOMPUTE as AGAIN
 from meshwright.ir.errors.capability import STORAGE as STORED
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op
@@ -216,7 +217,7 @@ class Capabilities:
 
     def _body_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None) -> Iterator[NotExpressible]:
         yield from (one.depending((CUTS,)) for one in self._layout_refusals(plan, graph, found))
-        yield from (one.depending((BODIES,)) for one in self._recompute_refusals(plan, graph))
+        yield from (one.depending((AGAIN,)) for one in self._recompute_refusals(plan, graph))
         if mesh is not None:
             yield from (one.depending((CUTS,)) for one in self._attention_refusals(plan, graph, found, mesh))
             yield from (one.depending((CUTS, STORED)) for one in self._storage_refusals(plan, graph, mesh))

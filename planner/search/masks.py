@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.errors.capability import BODIES, CUTS, SCHEDULE, STORAGE, CapabilityError
+from meshwright.ir.errors.capability import BODIES, CUTS, RECOMPUTE, SCHEDULE, STORAGE, CapabilityError
 from meshwright.planner.question.pins import Config
 
 
@@ -29,6 +29,10 @@ class Masks:
         """The refusal of another configuration that holds for this one, too."""
         found = (refusals.get(values_of(config, parts)) for parts, refusals in self.known.items())
         return next(filter(None, found), None)
+
+    def whatever_axes_do(self, config: Config) -> CapabilityError | None:
+        """A refusal that holds for all plans with the stages and the recomputation of this one."""
+        return self.known.get(frozenset((RECOMPUTE,)), {}).get(values_of(config, (RECOMPUTE,)))
 
 
 def _cuts(config: Config) -> tuple[object, ...]:
@@ -55,6 +59,7 @@ PARTS: Mapping[str, Callable[[Config], tuple[object, ...]]] = {
     CUTS: _cuts,
     STORAGE: _storage,
     SCHEDULE: _schedule,
+    RECOMPUTE: lambda config: (config.recompute,),
 }
 """The values of a configuration that every part of its plan follows from."""
 

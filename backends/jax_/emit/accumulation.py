@@ -124,8 +124,11 @@ def gradients(subject: Subject, data: tuple[str, ...], *, stored: str) -> Iterat
         zeros = "zeros"
     begin = f"(jnp.zeros(()), {zeros}{', jnp.zeros(())' * weighs})"
     yield f"    sums, _ = jax.lax.scan(added, {begin}, batch)"
-    of_all = f"jax.lax.psum(sums, ({axes},))" if form == ONCE else "sums"
+    casts = subject.workload.states.casts and form == ONCE
+    given = "(sums[0], cast(sums[1], jnp.bfloat16), *sums[2:])" if casts else "sums"
+    of_all = f"jax.lax.psum({given}, ({axes},))" if form == ONCE else "sums"
     yield f"    loss, grads{', count' * weighs} = {of_all}"
+    yield from ["    grads = cast(grads, jnp.float32)"] * casts
     parts = " * ".join(("MICROBATCHES", *(f"mesh.shape[{literal(axis)}]" for axis in data if form == ONCE)))
     if weighs or weight == MEAN:
         by = "count" if weighs else "parts"

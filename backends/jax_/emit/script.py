@@ -19,6 +19,7 @@ from meshwright.ir.quoting import literal, said
 
 SCRIPT, BESIDE = "train.py", "train_shardings.py"
 WIDTH = 116
+COMPUTE = "jnp.bfloat16"
 IN_MICROBATCHES = "    batch = jax.tree.map(lambda one: one.reshape(MICROBATCHES, -1, *one.shape[1:]), batch)\n"
 
 LOAD = """\
@@ -38,12 +39,32 @@ model_file = load(Path(__file__).resolve().parent / MODEL)
 LOSS = '''\
 def loss_of(state: Tree, batch: Batch) -> jax.Array:
     """The user's loss, run as it is traced, with values where the plan has them."""
-USED    given = (state, batchREST)
+CASTUSED    given = (state, batchREST)
     traced = jax.make_jaxpr(lambda *given: model_file.loss(outputs_of(*given), given[1]))(*given)
     if crc32(" ".join(primitives(traced.jaxpr)).encode()) != TRACE:
         sys.exit("values have other places than when this was written: the model or JAX has changed, so emit it again")
     return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given))[0]
 '''
+
+CAST = '''\
+def cast(tree: Tree, dtype: Any) -> Tree:
+    """The same in another precision, but for what are no such numbers."""
+    return jax.tree.map(lambda one: one.astype(dtype) if jnp.issubdtype(one.dtype, jnp.floating) else one, tree)
+
+
+def begin() -> Tree:
+    """The parameters that training begins with, as they are kept: in fp32."""
+    return cast(as_made(), jnp.float32)
+
+
+'''
+TOLD = '        print(f"step {number}: loss {loss:.6f}", flush=True)'
+TOLD_ONCE = """\
+        if jax.process_index() == 0:
+            print(f"step {number}: loss {loss:.6f}", flush=True)"""
+PUT = "jax.device_put(batch, rows)"
+PUT_OWN = "jax.tree.map(lambda one: jax.make_array_from_callback(one.shape, rows, np.asarray(one).__getitem__), batch)"
+"""On each of several hosts: the parts of its own devices."""
 
 STEP = '''\
 def updated(state: Tree, states: Tree, grads: Tree) -> tuple[Tree, Tree]:
@@ -79,7 +100,8 @@ def start() -> tuple[Tree, Tree]:
 
 def placed(batch: Any) -> Batch:
     """A batch on the devices."""
-CUT    return jax.device_put(batch, NamedSharding(mesh, ROWS))
+CUT    rows = NamedSharding(mesh, ROWS)
+    return PUT
 
 
 def batch_of(number: int) -> Batch:
@@ -94,13 +116,19 @@ def main() -> None:
     state, states = start()
     for number in range(steps):
         state, states, loss = step(state, states, batch_of(number))
-        print(f"step {number}: loss {loss:.6f}", flush=True)
+TOLD
 
 
 if __name__ == "__main__":
     main()
 '''
 
+JOIN = """\
+if "COORDINATOR" in os.environ:
+    jax.distributed.initialize(os.environ["COORDINATOR"], int(os.environ["HOSTS"]), int(os.environ["HOST"]))
+elif "HOSTS" in os.environ:
+    jax.distributed.initialize()  # JAX finds out where it runs
+"""
 MOVED = '''\
 def moved(place: str, first: int) -> str:
     """A place in a block that begins at this equation."""
@@ -247,10 +275,13 @@ def texts(subject: Subject, model_path: str, *, cpus: bool) -> tuple[tuple[str, 
     """train.py, and the file beside it, by name. `cpus`: devices are parts of this machine's CPU."""
     shardings = Shardings(subject)
     shardings.check()
-    return (SCRIPT, _script(subject, shardings, model_path)), (BESIDE, _beside(subject, shardings, cpus=cpus))
+    return (SCRIPT, _script(subject, shardings, model_path, cpus=cpus)), (
+        BESIDE,
+        _beside(subject, shardings, cpus=cpus),
+    )
 
 
-def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
+def _script(subject: Subject, shardings: Shardings, model_path: str, *, cpus: bool) -> str:
     """train.py: the model, its loss, the step, and what runs it."""
     calls = subject.calls
     assert calls.invoked is not None
@@ -259,8 +290,11 @@ def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
     used_table = ["USED"] if shardings.used_apart else []
     shared = ", ".join([*sorted(filter(None, tables)), *used_table, "evaluate", "lie", "mesh", "primitives"])
     used = "    state = jax.lax.with_sharding_constraint(state, lie(USED, state))\n" if shardings.used_apart else ""
+    casts = subject.workload.states.casts
+    used = (f"    state = cast(state, {COMPUTE})  # what is kept is in fp32\n" * casts) + used
     optimizer = "model_file.optimizer()" if calls.has_optimizer else "optax.adamw(3e-4, weight_decay=0.01)"
     several = subject.program.microbatches
+    numpy = ["import jax.numpy as jnp"] * (several > 1 or casts) + ["import numpy as np"] * (not cpus)
     rows = written((((),) if several > 1 else ()) + (shardings.data,) if shardings.data else ())
     return "\n".join(
         (
@@ -273,7 +307,7 @@ def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
             "from typing import Any",
             "from zlib import crc32",
             "",
-            *sorted((*apart, "import jax", *["import jax.numpy as jnp"] * (several > 1), "import optax")),
+            *sorted((*apart, "import jax", *numpy, "import optax")),
             *sorted((*first, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P")),
             "",
             f"from train_shardings import {shared}",
@@ -290,15 +324,19 @@ def _script(subject: Subject, shardings: Shardings, model_path: str) -> str:
             "",
             "",
             f"{LOAD}optimizer = {optimizer}",
-            *model(calls),
+            *(line.replace("def begin()", "def as_made()") if casts else line for line in model(calls)),
             "",
             "",
-            LOSS.replace("USED", used).replace("REST", ", rest" if calls.invoked.way == "nnx" else ""),
+            *(CAST.splitlines() if casts else ()),
+            LOSS.replace("CASTUSED", used).replace("REST", ", rest" if calls.invoked.way == "nnx" else ""),
             "",
             *accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings)),
             "",
             "",
-            STEP.replace("STATES", states_table(shardings)).replace("CUT", IN_MICROBATCHES * (several > 1)),
+            STEP.replace("STATES", states_table(shardings))
+            .replace("CUT", IN_MICROBATCHES * (several > 1))
+            .replace("PUT", PUT if cpus else PUT_OWN)
+            .replace("TOLD", TOLD if cpus else TOLD_ONCE),
         )
     )
 
@@ -317,6 +355,7 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
         (
             '"""Where parameters and values of train.py lie on the devices, and what puts them there."""',
             "",
+            *(["import os"] * (not cpus)),
             "import re",
             "from collections.abc import Iterator",
             "from functools import partial",
@@ -339,7 +378,8 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
             'CHECKPOINT = ("checkpoint", "remat", "remat2")  # the names that JAX has given to it',
             "",
             *([f'jax.config.update("jax_num_cpu_devices", {devices})'] if cpus else ()),
-            f"devices = jax.devices()[:{subject.ranks}]",
+            *([] if cpus else JOIN.splitlines()),
+            f"devices = {_devices(subject)}",
             "types = (AxisType.Auto,) * len(MESH)",
             "mesh = jax.make_mesh(tuple(MESH.values()), tuple(MESH), axis_types=types, devices=devices)",
             "",
@@ -350,6 +390,15 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
             .replace("BLOCKS", BLOCKS if blocks else ""),
         )
     )
+
+
+def _devices(subject: Subject) -> str:
+    """The devices in the order of the mesh, as code: JAX counts those of the first host, then those of the next."""
+    (stage,) = subject.decisions.stages
+    first, *_ = stage.ranks
+    if stage.ranks == tuple(range(first, first + subject.ranks)):
+        return f"jax.devices()[{first or ''}:{first + subject.ranks}]"
+    return f"[jax.devices()[at] for at in {stage.ranks}]"
 
 
 def _lying(shardings: Shardings) -> str:

@@ -127,12 +127,21 @@ def mesh_of(config: Config) -> tuple[object, ...]:
 
 
 def arrangements(bench: Bench) -> Iterator[Arrangement]:
-    """All arrangements, each bounded by its kernels. Where a causal sequence may be cut in a zigzag, it is: the shares
-    are equal, and what has to be exchanged is as much."""
+    """All arrangements that the target does not refuse whatever axes do, each bounded by its kernels. Where a causal
+    sequence may be cut in a zigzag, it is: the shares are equal, and what has to be exchanged is as much."""
     space, coarse = bench.search.space, bench.search.coarse
     found, bounds = dict[tuple[object, ...], Config](), dict[tuple[int, int, str], float]()
+    runs = {line.name for line in bench.setting.target.schedules}
+    tried = {config.recompute for config in bench.search.found}
     for base in space.bases():
         for sized in space.pipelined(base):
+            if sized.pp > 1 and runs.isdisjoint(name for name, _ in space.schedules(sized.pp, sized.microbatches)):
+                continue
+            if sized.recompute not in tried:
+                tried.add(sized.recompute)
+                named(sized, bench)  # a refusal is noted
+            if bench.search.laws.whatever_axes_do(sized) is not None:
+                continue
             key = key_of(sized)
             if key not in found or (sized.zigzag and not found[key].zigzag):
                 found[key] = sized
@@ -154,8 +163,8 @@ def named(sized: Config, bench: Bench) -> tuple[Config, Candidate] | None:
                 try:
                     decisions, fold = bench.decisions(config), bench.setting.fold(config)
                     return config, bench.candidate(decisions, bench.judged(decisions, fold), fold, config, config)
-                except MeshwrightError:
-                    continue
+                except MeshwrightError as refusal:
+                    bench.search.laws.note(config, refusal)
     return None
 
 

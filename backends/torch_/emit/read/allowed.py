@@ -56,7 +56,11 @@ def check_plan(subject: Subject) -> None:
 def check_model(calls: Calls) -> None:
     """Must: a module of torch."""
     if calls.invoked is not None:
-        raise EmissionModel(place=str(calls.file), cause="it is no torch model", ways=("--target jax-cpu",))
+        raise EmissionModel(
+            place=str(calls.file),
+            cause="it is no torch model",
+            ways=("--target jax-cuda", "--target jax-tpu", "--target jax-cpu"),
+        )
 
 
 def check_software(workload: Workload, target: str, style: str) -> None:
