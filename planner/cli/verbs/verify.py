@@ -28,6 +28,10 @@ from meshwright.planner.plan.reload import reload
 
 MOST_RANKS = 8
 
+TWIN = "verify its small twin with --tiny, or one rank of each stage with --alone"
+SMALLER = {"xla": f"plan a small model for at most {MOST_RANKS} devices with --cluster cpu:N, and verify that"}
+"""What else can be run; models of JAX are not made small yet."""
+
 
 def run(args: Namespace) -> int:
     """The verb."""
@@ -43,7 +47,7 @@ def run(args: Namespace) -> int:
         raise VerificationTooLarge(
             place=f"a plan of {ranks} ranks for {plan.decisions.target}",
             cause=f"plans of at most {MOST_RANKS} ranks for {' or '.join(LOCAL)} can be run here",
-            fix="verify its small twin with --tiny, or one rank of each stage with --alone",
+            fix=SMALLER.get(plan.workload.stack.style, TWIN),
         )
     again = reload(plan, args.model)
     with tempfile.TemporaryDirectory() as own:
