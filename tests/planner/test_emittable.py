@@ -168,7 +168,7 @@ def test_samples_inside_of_positions_are_cut(planned: Plans) -> None:
 
 # Fixes ---------------------------------------------------------------------------------------------------------------
 
-LOOKED_AT = 10
+LOOKED_AT = 20
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[s
             for name, axes in _way(body, slot.grad):
                 # Where ranks along these axes read parts of it, what each gives is put into its place first.
                 taken = [body.nbytes[one] for one, placement in shown.items() if not axes & set(placement.axes)]
-                found[name] = int(min(*taken, body.nbytes[slot.grad])) if taken else int(body.nbytes[slot.grad])
+                found[name] = int(min([*taken, found.get(name, body.nbytes[name])]))
     return found
 
 
@@ -187,11 +187,16 @@ def _parts(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _way(body: BodyProgram, name: str) -> Iterator[tuple[str, set[str]]]:
-    """The names of a gradient on its way to the optimizer's shards, with the axes along which each is summed."""
-    for statement in body.sync:
-        if isinstance(statement, Move) and statement.operand == name:
-            yield name, set(statement.step.axes)
-            name = statement.result
+    """The names of a gradient on its way to the optimizer's shards, with the axes along which each is summed: in every
+    micro-batch, then once."""
+    moves = [one for one in (*body.backward, *body.sync) if isinstance(one, Move) and one.reason == "sync"]
+    before = {one.result: one.operand for one in moves}
+    while name in before:
+        name = before[name]
+    after = {one.operand: one for one in moves}
+    while name in after:
+        yield name, set(after[name].step.axes)
+        name = after[name].result
     yield name, set()
 
 

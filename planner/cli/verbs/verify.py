@@ -25,6 +25,7 @@ from meshwright.planner.plan.emitted import backend_of, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.needs import available_bytes, needs_of, planned_memory
 from meshwright.planner.plan.reload import reload
+from meshwright.planner.question.pricing import target_of
 
 MOST_RANKS = 8
 
@@ -47,7 +48,7 @@ def run(args: Namespace) -> int:
         raise VerificationTooLarge(
             place=f"a plan of {ranks} ranks for {plan.decisions.target}",
             cause=f"plans of at most {MOST_RANKS} ranks for {' or '.join(LOCAL)} can be run here",
-            fix=SMALLER.get(plan.workload.stack.style, TWIN),
+            fix=SMALLER.get(target_of(plan.decisions.target).styles[0].name, TWIN),
         )
     again = reload(plan, args.model)
     with tempfile.TemporaryDirectory() as own:
