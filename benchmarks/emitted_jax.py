@@ -240,7 +240,13 @@ def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
     bad = [row for row in done.values() if row.bad]
     if bad:
         yield ""
-        yield from (f"- {row.model}, {row.kind}: {row.detail.splitlines()[0]}" for row in bad)
+        yield from (f"- {row.model}, {row.kind}: {said(row.detail)}" for row in bad)
+
+
+def said(detail: str) -> str:
+    """What is said of a pair in a line: its first difference, or the error that a run died of."""
+    lines = detail.splitlines()
+    return next((line for line in reversed(lines) if "Error: " in line), lines[0].partition(";")[0])
 
 
 def counts(rows: Sequence[Row]) -> str:

@@ -12,7 +12,9 @@
                   taken is summed, if that is less
     log_softmax   a cross entropy that cuts classes, and is written with `jax.nn.log_softmax`, sums the gradient that
                   comes in once more, in as many bytes as one of its statistics
-    scalars       terms of a loss may be added up before they are summed: at least one number, and no more than planned
+    scalars       terms of a loss may be added up before they are summed, along several axes at once or one by one: at
+                  least one number along each, and no more than planned
+    known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
     counted       micro-batches that all devices share are weighed by what counts in each: one number more
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
                   every parameter, once: neither `tied` nor `part_read` holds
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
@@ -32,13 +34,15 @@ from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
 from meshwright.ir.graph.graph import Graph
-from meshwright.ir.program.program import BodyProgram, Move, Program, Statement
+from meshwright.ir.program.program import BodyProgram, Compute, Move, Program, Statement, operands_of
+from meshwright.ir.rules.base import Law
+from meshwright.ir.rules.registry import infer
 from meshwright.ir.same import Same
 from meshwright.ir.target.capabilities import Capabilities
 
 REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
-    "counted", "added_up",
+    "known", "counted", "added_up",
 )  # fmt: skip
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
@@ -67,9 +71,8 @@ class Predicted:
             if found < number:
                 kind, axes, size = key
                 yield f"{number - found} {kind} over {'.'.join(axes)} of {size} bytes are planned and not executed"
-        for where, size in sorted(self.scalars.items()):
-            if not sum(_taken(left, way, size // SCALAR_BYTES) for way in self._ways(*where)):
-                yield f"{where[0]} over {'.'.join(where[1])} of scalars is planned and not executed"
+        for axis in self._take_scalars(left):
+            yield f"all_reduce over {axis} of scalars is planned and not executed"
         rest, planned = Counter[Where](), Counter[Where]()
         for (kind, axes, size), number in left.items():
             self._add(rest, kind, axes, number * size)
@@ -90,10 +93,19 @@ class Predicted:
                     f"{planned[where]} planned ({said})"
                 )
 
-    def _ways(self, kind: str, axes: tuple[str, ...]) -> list[list[Where]]:
-        """The ways in which a sum may be executed: at once, or axis by axis."""
-        each: list[Where] = [(kind, (axis,)) for axis in axes]
-        return [[(kind, axes)], each] if self.at_once and len(axes) > 1 else [[(kind, axes)]]
+    def _take_scalars(self, left: Counter[Collective]) -> list[str]:
+        """Take off sums of one number each, at most as many along every axis as are planned, with other axes or alone;
+        the axes along which there are none."""
+        most: Counter[str] = Counter()
+        for (_, axes), size in self.scalars.items():
+            most.update(dict.fromkeys(axes, size // SCALAR_BYTES))
+        missing = set(most)
+        for key in sorted(one for one in left if one[0] == "all_reduce" and one[2] == SCALAR_BYTES):
+            number = min(left[key], *(most[axis] for axis in key[1]))
+            left[key] -= number
+            most.subtract(dict.fromkeys(key[1], number))
+            missing -= set(key[1]) if number else set()
+        return sorted(missing)
 
     def _add(self, into: Counter[Where], kind: str, axes: tuple[str, ...], size: int) -> None:
         for one in self._under(kind, axes):
@@ -103,13 +115,6 @@ class Predicted:
         """What bytes are counted under: a sum's, under each axis."""
         apart = self.at_once and kind == "all_reduce"
         return [(kind, (axis,)) for axis in axes] if apart else [(kind, axes)]
-
-
-def _taken(left: Counter[Collective], way: Sequence[Where], most: int) -> int:
-    """How many scalars were summed in a way, at most so many, which are taken off."""
-    found = min(most, *(left[*one, SCALAR_BYTES] for one in way))
-    left.subtract({(*one, SCALAR_BYTES): found for one in way})
-    return found
 
 
 def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:
@@ -126,12 +131,14 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
             body, call = program.body(name), calls[number]
             inputs = zip(call.body.graph.inputs, call.sources, strict=True)
             given = {item.value for item, source in inputs if isinstance(source, FromInput)}
-            sizes = _sizes(body, call.body.graph, rewrites)
+            sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
             for statement, times in _all(body, program.microbatches):
                 if not isinstance(statement, Move) or statement.step.free:
                     continue
                 where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
                 size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
+                if "known" in rewrites and statement.result in known:
+                    continue
                 if "read_whole" in rewrites and _stem(statement.operand) in given:
                     whole += times
                 elif "by_bytes" in rewrites and statement.reason not in ("value", "gradient"):
@@ -198,6 +205,28 @@ def _way(body: BodyProgram, name: str) -> Iterator[tuple[str, set[str]]]:
         yield name, set(after[name].step.axes)
         name = after[name].result
     yield name, set()
+
+
+def _known(body: BodyProgram) -> Iterator[str]:
+    """The gradients that are gathered of what only becomes one number, by operators that are linear in it alone."""
+    readers: dict[str, list[Statement | None]] = {name: [None] for name in body.outputs}
+    for one in body.forward:
+        for name in dict.fromkeys(operands_of(one)):
+            readers.setdefault(name, []).append(one)
+    for move in body.backward:
+        if not isinstance(move, Move) or move.step.kind != "all_gather" or move.reason != "gradient":
+            continue
+        name = _stem(move.operand).removeprefix("d")
+        while name in body.locals and body.elements[name] > 1 and len(found := readers.get(name, [])) == 1:
+            reader = found[0]
+            if isinstance(reader, Move):
+                name = reader.result
+            elif isinstance(reader, Compute) and infer(reader.signature).laws == (Law.LINEAR,):
+                name = reader.results[0]
+            else:
+                break
+        if name in body.locals and body.elements[name] == 1:
+            yield move.result
 
 
 def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:

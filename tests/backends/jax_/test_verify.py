@@ -15,7 +15,7 @@ from meshwright.backends.jax_.verify.predicted import REWRITES, Predicted, predi
 from meshwright.ir.errors import RanksFailed
 from meshwright.planner.cli.main import main
 from tests.backends.jax_ import planned
-from tests.backends.jax_.planned import LLAMA, TARGET, ZOO, job, subject
+from tests.backends.jax_.planned import BATCH, LLAMA, SEQ, TARGET, ZOO, job, subject
 
 PLANS = (
     (
@@ -130,7 +130,19 @@ def test_a_loss_may_be_summed_axis_by_axis() -> None:
     plan = Predicted({}, {}, {("all_reduce", ("cp", "dp")): 4}, 0)
     assert list(plan.differences({("all_reduce", ("cp", "dp"), 4): 1})) == []
     assert list(plan.differences({("all_reduce", ("cp",), 4): 1, ("all_reduce", ("dp",), 4): 1})) == []
-    assert len(list(plan.differences({("all_reduce", ("cp",), 4): 1}))) == 2
+    assert list(plan.differences({("all_reduce", ("cp",), 4): 1})) == [
+        "all_reduce over dp of scalars is planned and not executed"
+    ]
+
+
+def test_the_gradient_of_what_is_summed_to_the_loss_is_known_everywhere() -> None:
+    """Losses of tokens, which the tensor axis cuts: their gradients are one number, and are planned to be gathered."""
+    plan = subject(f"{ZOO}/plain.py:mlp", tp=2, sequence_parallel=True)
+    known, gathered = (
+        predicted(plan.program, plan.fold, TARGET, tuple(one for one in REWRITES if one != left_out)).values
+        for left_out in ("", "known")
+    )
+    assert dict(gathered) == {**known, ("all_gather", ("tp",), BATCH * SEQ // 2 * 4): 1}
 
 
 def test_what_may_be_executed_besides_is_not_taken_from_what_is_planned() -> None:
