@@ -35,7 +35,7 @@ demo: install
 	$(BIN)/python -m examples.demo
 
 test: install
-	$(MAKE) -j 2 --output-sync lint collected
+	$(MAKE) -j 2 lint collected
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Beside lint, which keeps one core: pytest rewrites the assertions of every file, and finds them rewritten later.

@@ -106,7 +106,8 @@ model has no such plan; empty: not run."""
 def main(argv: Sequence[str]) -> int:
     """Run what is not done, and write the table."""
     args = _parser().parse_args(argv)
-    rows = (Row(**json.loads(line)) for line in args.done.read_text().splitlines()) if args.done.exists() else ()
+    known = args.done.read_text().splitlines() if args.done and args.done.exists() else []
+    rows = (Row(**json.loads(line)) for line in known)
     done = {(row.model, row.kind): row for row in rows}
     models = args.models or list(LAYERS if args.layers else MODELS)
     kinds = {kind: KINDS[kind] for kind in args.kinds or KINDS}
@@ -117,8 +118,9 @@ def main(argv: Sequence[str]) -> int:
         for row in outcomes(model, left):
             print(f"{row.model:16} {row.kind:24} {row.cell:8} {row.detail[:300]}", flush=True)
             done[row.model, row.kind] = row
-            with args.done.open("a") as file:
-                file.write(json.dumps({name: getattr(row, name) for name in Row.__slots__}) + "\n")
+            if args.done:
+                with args.done.open("a") as file:
+                    file.write(json.dumps({name: getattr(row, name) for name in Row.__slots__}) + "\n")
         ran += [done[model, kind] for kind in plans]
     if args.table:
         args.table.write_text("\n".join(page(done)) + "\n")
@@ -127,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="python -m benchmarks.emitted_jax", description=__doc__.splitlines()[0])
-    parser.add_argument("--done", type=Path, required=True, help="a file of pairs that were run, which is added to")
+    parser.add_argument("--done", type=Path, help="a file of pairs that were run, which is added to")
     parser.add_argument("--models", nargs="+", choices=[*MODELS, *LAYERS], metavar="MODEL")
     parser.add_argument("--layers", action="store_true", help="the layers that packages ship")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND")

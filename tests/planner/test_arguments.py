@@ -33,7 +33,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         | {
             "model": "m",
             "cluster": "c",
-            "target": "torch-cuda",
+            "target": None,
             "fix": [],
             "allow": [],
             "forbid": [],

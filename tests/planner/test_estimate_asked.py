@@ -35,6 +35,7 @@ def test_what_is_asked_where_little_is_said() -> None:
         target=target_of("any"),
         pins=Pins(),
         seed=0,
+        unsaid=frozenset({"stack", "recipe"}),
     )
 
 
@@ -53,6 +54,38 @@ def test_everything_that_is_said_is_asked() -> None:
     )
     assert (found.global_batch, found.pins, found.seed) == (8, Pins(tp=2, zero=1, mbs=2), 3)
     assert [pin.text for pin in found.modules] == ["layers.*:sharding=row"]
+    assert not found.unsaid
+
+
+JAX_MODEL = "examples/jax_llama.py:tiny"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said", "target", "stack", "recipe"),
+    [
+        ("1x4xA100", [], "jax-cuda", "jax", "fsdp-bf16-reduce"),
+        ("1x4xTPU-v5e", [], "jax-tpu", "jax", "fsdp-bf16-reduce"),
+        ("cpu:4", [], "jax-cpu", "jax", "fp32"),
+        ("1x4xA100", ["--target", "any"], "any", "jax", ""),
+        ("1x4xA100", ["--target", "any", "--stack", "torch"], "any", "torch", ""),
+        ("1x4xA100", ["--recipe", "fp32"], "jax-cuda", "jax", "fp32"),
+        ("1x4xA100", ["--dtype", "fp32"], "jax-cuda", "jax", "fp32"),
+    ],
+)
+def test_what_nobody_named_follows_from_the_framework(
+    cluster: str, said: list[str], target: str, stack: str, recipe: str
+) -> None:
+    pytest.importorskip("jax")
+    words = ["plan", JAX_MODEL, "--cluster", cluster, "--seq", "64", "--global-batch", "8", *said]
+    ask, setting = asked(Namespace(**vars(build_parser().parse_args(words)) | {"fix": []})).loaded()
+    assert (ask.target.target, ask.workload.stack.name, ask.workload.recipe) == (target, stack, recipe)
+    assert (setting.target, setting.workload) == (ask.target, ask.workload)
+
+
+def test_models_of_torch_keep_what_was_usual() -> None:
+    words = ["plan", "examples/llama.py:tiny", "--cluster", "1x4xA100", "--seq", "64", "--global-batch", "8"]
+    ask, _ = asked(Namespace(**vars(build_parser().parse_args(words)) | {"fix": []})).loaded()
+    assert (ask.target.target, ask.workload.stack.name, ask.workload.recipe) == ("torch-cuda", "torch", "")
 
 
 @pytest.mark.parametrize(

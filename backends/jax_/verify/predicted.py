@@ -4,7 +4,7 @@
                   reduce-scatter
     read_whole    tokens and labels are not cut along axes that the script's batch is whole on
     by_bytes      what concerns parameters is compared by kind and axes, in bytes: XLA may join it
-    at_once       a sum of a gradient, or of a loss, over several axes may be one all-reduce over all, or one over each
+    at_once       a sum of a gradient over several axes may be one all-reduce over all, or one over each
     whole_sums    where the gradient of a parameter is summed step by step, every step sums the whole of it
     tied          what several parts of a model read is gathered once for all of them, and its gradient is summed for
                   each, before the sums are added
