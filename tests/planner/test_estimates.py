@@ -92,7 +92,8 @@ class Folds:
 def pricer(*lines: Line, folds: Folds | None = None, as_json: bool = True) -> Pricer:
     setting = SimpleNamespace(folds=folds or Folds(8, 4), cautions=lambda: ["be careful"])
     cluster = read_cluster("2x8xH100,inter=50G")
-    ask: Any = SimpleNamespace(setting=lambda: setting, notes=("of the question",), cluster=cluster)
+    ask: Any = SimpleNamespace(notes=("of the question",), cluster=cluster)
+    ask.loaded = lambda: (ask, setting)
     return Pricer(ask, lines, as_json=as_json)
 
 
@@ -190,7 +191,7 @@ def test_whatever_is_raised_costs_one_line() -> None:
 
     lines = line(3, "tp=2"), line(4, "tp=4"), line(5, "dp=8")
     one = pricer(*lines, as_json=False)
-    setting: Any = one.ask.setting()
+    _, setting = one.ask.loaded()
     one.setting = setting
     one.refused = {8: PinValue(place="batch", cause="eight", fix="none")}
     with pytest.MonkeyPatch.context() as patch:

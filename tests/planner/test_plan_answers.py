@@ -81,7 +81,8 @@ def ran(
         def __exit__(self, *_: object) -> None:
             pass
 
-    ask = SimpleNamespace(model="small.toml", setting=lambda: "setting")
+    ask = SimpleNamespace(model="small.toml")
+    ask.loaded = lambda: (ask, "setting")
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     monkeypatch.setattr(module, "Stop", Stop)
     monkeypatch.setattr(module, "Progress", Progress)

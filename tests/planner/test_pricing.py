@@ -298,7 +298,10 @@ def test_layers_are_calls_of_repeated_blocks() -> None:
 
 @pytest.mark.parametrize(
     ("name", "fix"),
-    [("torch-cud", "did you mean 'torch-cuda'?"), ("qqqqqq", "use one of any, torch-cuda, torch-gloo, jax-cuda, jax-tpu, jax-cpu")],
+    [
+        ("torch-cud", "did you mean 'torch-cuda'?"),
+        ("qqqqqq", "use one of any, torch-cuda, torch-gloo, jax-cuda, jax-tpu, jax-cpu"),
+    ],
 )
 def test_a_target_that_is_not_known(name: str, fix: str) -> None:
     with pytest.raises(WorkloadImpossible) as refused:

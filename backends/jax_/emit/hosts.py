@@ -21,7 +21,7 @@ exec python "$(dirname "$0")/train.py" "$@"
 
 def with_hosts(files: Files, hosts: int) -> Files:
     """The files of a plan for so many hosts."""
-    if hosts == 1:
+    if hosts <= 1:
         return files
     text = TEXT.replace("of HOSTS hosts", f"of {hosts} hosts").replace("HOSTS=HOSTS", f"HOSTS={hosts}")
     return replace(files, texts=(*files.texts, (LAUNCH, text)), start=LAUNCH)

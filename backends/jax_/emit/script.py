@@ -62,8 +62,10 @@ TOLD = '        print(f"step {number}: loss {loss:.6f}", flush=True)'
 TOLD_ONCE = """\
         if jax.process_index() == 0:
             print(f"step {number}: loss {loss:.6f}", flush=True)"""
-PUT = "jax.device_put(batch, rows)"
-PUT_OWN = "jax.tree.map(lambda one: jax.make_array_from_callback(one.shape, rows, np.asarray(one).__getitem__), batch)"
+PUT = "    return jax.device_put(batch, NamedSharding(mesh, ROWS))"
+PUT_OWN = """\
+    rows = NamedSharding(mesh, ROWS)
+    return jax.tree.map(lambda one: jax.make_array_from_callback(one.shape, rows, np.asarray(one).__getitem__), batch)"""
 """On each of several hosts: the parts of its own devices."""
 
 STEP = '''\
@@ -100,8 +102,7 @@ def start() -> tuple[Tree, Tree]:
 
 def placed(batch: Any) -> Batch:
     """A batch on the devices."""
-CUT    rows = NamedSharding(mesh, ROWS)
-    return PUT
+CUTPUT
 
 
 def batch_of(number: int) -> Batch:

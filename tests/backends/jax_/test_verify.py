@@ -28,7 +28,7 @@ PLANS = (
 NEEDED = (
     {"executed", "read_whole", "by_bytes", "scalars"},
     {"executed", "by_bytes", "tied", "log_softmax"},
-    {"scalars"},
+    {"scalars", "tied"},
 )
 """The rewrites without which collectives of each would differ."""
 

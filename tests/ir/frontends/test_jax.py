@@ -239,6 +239,7 @@ def test_torch_and_jax_decoders_get_one_plan(capsys: pytest.CaptureFixture[str])
     found = []
     for model in ("llama.py:llama_8b", "jax_llama.py:llama_8b_scan"):
         asked = ["--cluster", "1x8xH100", "--seq", "4096", "--global-batch", "16", "--target", "any", "--json"]
+        asked += ["--stack", "torch"]
         assert main([f"{EXAMPLES}/{model}", *asked]) == 0
         found.append(json.loads(capsys.readouterr().out))
     one, other = found
