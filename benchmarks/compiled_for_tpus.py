@@ -2,10 +2,10 @@
 
     python -m benchmarks.compiled_for_tpus [--model "llama, scanned"] [--fix dp=4,tp=2,zero=3,sp=on] [--dtype bf16]
 
-`libtpu` compiles for a topology that is only described (`jax.experimental.topologies`); nothing is run. Printed are the
-collectives of the compiled step by kind and type, a loop's body once, the reduce-scatters among them (a fusion of XLA's,
-`all-reduce-scatter`), and the bytes that a device holds, as XLA counts them, beside what was planned. It needs the wheel
-of libtpu, which nothing else here does: `pip install libtpu`.
+`libtpu` compiles for a topology that is only described (`jax.experimental.topologies`); nothing is run. Printed are
+the collectives of the compiled step by kind and type, a loop's body once; the reduce-scatters among them (a fusion of
+XLA's, `all-reduce-scatter`); and the bytes that a device holds, as XLA counts them (it pads small tensors to tiles),
+beside what was planned. It needs the wheel of libtpu, which nothing else here does: `pip install libtpu`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ TOLD_ONCE = """\
 PUT = "    return jax.device_put(batch, NamedSharding(mesh, ROWS))"
 PUT_OWN = """\
     rows = NamedSharding(mesh, ROWS)
-    return jax.tree.map(lambda one: jax.make_array_from_callback(one.shape, rows, np.asarray(one).__getitem__), batch)"""
+    made = jax.make_array_from_callback
+    return jax.tree.map(lambda one: made(one.shape, rows, np.asarray(one).__getitem__), batch)"""
 """On each of several hosts: the parts of its own devices."""
 
 STEP = '''\
