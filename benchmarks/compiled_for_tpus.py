@@ -17,27 +17,21 @@ import tempfile
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from benchmarks.emitted_jax import BATCH, MODELS, ROOT, SEQ
+from benchmarks.emitted_jax import MODELS, WORKLOADS, subject_of
 from meshwright.backends.jax_.capabilities import JAX_TPU
 from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.verify.run import load
-from meshwright.backends.subject import Subject
-from meshwright.ir.frontends.door import calls_of, capture, load_model
-from meshwright.ir.names import Degrees, template
-from meshwright.ir.program.lower import lower
-from meshwright.ir.target.workload import STACKS, Workload
+from meshwright.ir.names import Degrees
 from meshwright.planner.plan.needs import planned_memory
 from meshwright.planner.question.pins import parse
 
 TOPOLOGY, DEVICES = "v5e:2x4", 8
-RECIPES = {"fp32": "fp32", "bf16": "fsdp-bf16-reduce"}
 _COLLECTIVE = re.compile(
     r"= (\(?[a-z]+\d*\[[\d,]*\]).* (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\("
 )
@@ -50,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="python -m benchmarks.compiled_for_tpus", description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, default="llama, scanned")
     parser.add_argument("--fix", default="dp=4,tp=2,zero=3,sp=on", help="degrees (default: %(default)s)")
-    parser.add_argument("--dtype", choices=RECIPES, default="bf16")
+    parser.add_argument("--dtype", choices=WORKLOADS, default="bf16")
     args = parser.parse_args(argv)
     if find_spec("libtpu") is None:
         sys.stderr.write("skipped, for libtpu is not installed: pip install libtpu\n")
@@ -58,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     pins = dict(parse([args.fix]).given)
     if "sp" in pins:
         pins["sequence_parallel"] = pins.pop("sp")
-    subject = planned(args.model, Degrees(**pins), args.dtype)
+    subject = subject_of(MODELS[args.model], Degrees(**pins), on=JAX_TPU, dtype=args.dtype)
     with tempfile.TemporaryDirectory() as name:
         emit(subject, Path(name)).write(Path(name))
         step = compiled(Path(name))
@@ -69,20 +63,6 @@ def main(argv: Sequence[str]) -> int:
     held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     print(f"{held:,} bytes held, {max(planned_memory(subject.program)):,.0f} planned")
     return 0
-
-
-def planned(model: str, degrees: Degrees, dtype: str) -> Subject:
-    """The plan that degrees mean, for TPUs."""
-    reference = str(ROOT / MODELS[model])
-    source, batch = load_model(reference).in_dtype(dtype), BATCH // degrees.microbatches
-    fold = capture(source, batch=batch, seq=SEQ).fold
-    workload = Workload(global_batch=BATCH, seq=SEQ, precision=dtype, recipe=RECIPES[dtype], stack=STACKS["jax"])
-    ran = replace(degrees, **JAX_TPU.ran(degrees.zero, degrees.microbatches))
-    decisions = replace(template(fold, ran, JAX_TPU.target), style="xla")
-    JAX_TPU.check(decisions, fold, workload)
-    program = lower(fold, decisions, JAX_TPU.lowering().for_stack(workload.stack), workload)
-    calls = calls_of(source, reference, batch=batch, seq=SEQ)
-    return Subject(fold=fold, decisions=decisions, program=program, workload=workload, calls=calls, config=str(degrees))
 
 
 def compiled(folder: Path) -> Any:

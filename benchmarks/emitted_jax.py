@@ -24,23 +24,29 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.emitted_matrix import Row, vars_of
+from benchmarks.emitted_matrix import Row, each_of, grid, outcome_of, vars_of
 from benchmarks.jax_layers import equinox, linen, nnx
 from meshwright.backends.jax_.capabilities import JAX_CPU
 from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.verify.emitted import Job, verify
+from meshwright.backends.results import Verified
 from meshwright.backends.subject import Subject
-from meshwright.ir.errors import CapabilityError, MeshwrightError, RanksFailed
+from meshwright.ir.errors import CapabilityError, MeshwrightError
 from meshwright.ir.frontends.door import calls_of, capture, load_model
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.program.lower import lower
+from meshwright.ir.target.capabilities import Capabilities
 from meshwright.ir.target.workload import STACKS, Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 ZOO = "tests/ir/frontends/jax_zoo"
 BATCH, SEQ, DEVICES = 16, 32, 8
+WORKLOADS: Mapping[str, Workload] = {
+    dtype: Workload(global_batch=BATCH, seq=SEQ, precision=dtype, recipe=recipe, stack=STACKS["jax"])
+    for dtype, recipe in (("fp32", "fp32"), ("bf16", "fsdp-bf16-reduce"))
+}
 STEPS, LIMIT_S, TOGETHER = 1, 120.0, 8
 """Of a run; and how many scripts are run in one process."""
 
@@ -161,21 +167,21 @@ def drawn(models: Sequence[str], number: int, seed: int) -> dict[str, dict[str, 
 
 
 @cache
-def model_at(reference: str, batch: int) -> tuple[Fold, Calls]:
+def model_at(reference: str, batch: int = BATCH, dtype: str = "fp32") -> tuple[Fold, Calls]:
     """A model as it is captured with so many sequences, and what code calls of it."""
-    source = load_model(str(ROOT / reference)).in_dtype("fp32")
+    source = load_model(str(ROOT / reference)).in_dtype(dtype)
     return capture(source, batch=batch, seq=SEQ).fold, calls_of(source, str(ROOT / reference), batch=batch, seq=SEQ)
 
 
-def subject_of(reference: str, degrees: Degrees) -> Subject:
+def subject_of(reference: str, degrees: Degrees, *, on: Capabilities = JAX_CPU, dtype: str = "fp32") -> Subject:
     """The plan that degrees mean. Raises a `MeshwrightError` where the model has none, or the target refuses it."""
-    fold, calls = model_at(reference, BATCH // degrees.microbatches)
-    workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32", stack=STACKS["jax"])
+    fold, calls = model_at(reference, BATCH // degrees.microbatches, dtype)
+    workload = WORKLOADS[dtype]
     check(degrees, fold, degrees.ranks, BATCH)
-    ran = replace(degrees, **JAX_CPU.ran(degrees.zero, degrees.microbatches))
-    decisions = replace(template(fold, ran, JAX_CPU.target), style="xla")
-    JAX_CPU.check(decisions, fold, workload)
-    program = lower(fold, decisions, JAX_CPU.lowering().for_stack(workload.stack), workload)
+    ran = replace(degrees, **on.ran(degrees.zero, degrees.microbatches))
+    decisions = replace(template(fold, ran, on.target), style="xla")
+    on.check(decisions, fold, workload)
+    program = lower(fold, decisions, on.lowering().for_stack(workload.stack), workload)
     config = ",".join(f"{name}={value}" for name, value in vars_of(ran))
     return Subject(fold=fold, decisions=decisions, program=program, workload=workload, calls=calls, config=config)
 
@@ -208,18 +214,13 @@ def outcomes(model: str, plans: Mapping[str, Mapping[str, Any]]) -> Iterator[Row
 
 def compared(model: str, made: Sequence[Made]) -> Iterator[Row]:
     """Run scripts in one process, or one by one if that fails, and compare."""
-    try:
-        for one, found in zip(
-            made, verify([one.job for one in made], steps=STEPS, limit_s=LIMIT_S * len(made)), strict=True
-        ):
-            outcome = "differs" if found.differences else "exact"
-            yield Row(model=model, kind=one.kind, outcome=outcome, detail="; ".join(found.differences[:4]))
-    except RanksFailed as error:
-        if len(made) == 1:
-            yield Row(model=model, kind=made[0].kind, outcome="failed", detail=str(error))
-        else:
-            for one in made:
-                yield from compared(model, [one])
+
+    def run(some: Sequence[Made]) -> list[Verified]:
+        return verify([one.job for one in some], steps=STEPS, limit_s=LIMIT_S * len(some))
+
+    for one, found in each_of(made, run):
+        outcome, detail = outcome_of(found)
+        yield Row(model=model, kind=one.kind, outcome=outcome, detail=detail)
 
 
 def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
@@ -228,11 +229,7 @@ def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
     yield ""
     yield from ABOUT.splitlines()
     yield ""
-    yield f"| plan | {' | '.join(MODELS)} |"
-    yield f"|---|{'---|' * len(MODELS)}"
-    for kind in KINDS:
-        cells = (done[model, kind].cell if (model, kind) in done else "" for model in MODELS)
-        yield f"| {kind} | {' | '.join(cells)} |"
+    yield from grid(MODELS, KINDS, done)
     yield ""
     pairs = [row for (_, kind), row in done.items() if kind in KINDS]
     yield f"Of {len(MODELS) * len(KINDS)} pairs {len(pairs)} were tried: {counts(pairs)}."

@@ -17,13 +17,14 @@ import json
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TypeVar
 
+from meshwright.backends.results import Verified
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import CapabilityError, MeshwrightError, RanksFailed
@@ -38,6 +39,7 @@ from meshwright.ir.target.workload import STACK_OF_STYLE, STACKS, Workload
 from meshwright.planner.plan.needs import planned_memory
 from meshwright.planner.refine.heterogeneous import neighbours, over_parts
 
+T = TypeVar("T")
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 BATCH, SEQ, LAYERS = 8, 16, 4
 TURNING = {"gemma-3": 12}
@@ -319,17 +321,41 @@ def compared(model: str, made: Sequence[Made]) -> Iterator[Row]:
     """Run scripts in one launch, or one by one if that fails, and compare."""
     from meshwright.backends.torch_.verify.emitted import Job, verify
 
-    jobs = [Job.of(one.subject, one.script) for one in made]
+    def run(some: Sequence[Made]) -> list[Verified]:
+        return verify([Job.of(one.subject, one.script) for one in some], steps=STEPS, limit_s=LIMIT_S * len(some))
+
+    for one, found in each_of(made, run):
+        memory = () if isinstance(found, str) else found.memory
+        yield one.row(model, *outcome_of(found), memory)
+
+
+def each_of(made: Sequence[T], run: Callable[[Sequence[T]], Sequence[Verified]]) -> Iterator[tuple[T, Verified | str]]:
+    """What is found of several that run in one launch, or one by one if that fails; or what one died of."""
     try:
-        for one, found in zip(made, verify(jobs, steps=STEPS, limit_s=LIMIT_S * len(jobs)), strict=True):
-            outcome = "differs" if found.differences else "exact"
-            yield one.row(model, outcome, "; ".join(found.differences[:3]), found.memory)
+        yield from zip(made, run(made), strict=True)
     except RanksFailed as error:
         if len(made) == 1:
-            yield made[0].row(model, "failed", str(error))
+            yield made[0], str(error)
         else:
             for one in made:
-                yield from compared(model, [one])
+                yield from each_of([one], run)
+
+
+def outcome_of(found: Verified | str) -> tuple[str, str]:
+    """The outcome of a run, and its details."""
+    if isinstance(found, str):
+        return "failed", found
+    return "differs" if found.differences else "exact", "; ".join(found.differences[:4])
+
+
+def grid(models: Iterable[str], kinds: Iterable[str], done: Mapping[tuple[str, str], Row]) -> Iterator[str]:
+    """The table of models and kinds."""
+    names = list(models)
+    yield f"| plan | {' | '.join(names)} |"
+    yield f"|---|{'---|' * len(names)}"
+    for kind in kinds:
+        cells = (done[model, kind].cell if (model, kind) in done else "" for model in names)
+        yield f"| {kind} | {' | '.join(cells)} |"
 
 
 def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
@@ -338,11 +364,7 @@ def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
     yield ""
     yield from ABOUT.splitlines()
     yield ""
-    yield f"| plan | {' | '.join(MODELS)} |"
-    yield f"|---|{'---|' * len(MODELS)}"
-    for kind in KINDS:
-        cells = (done[model, kind].cell if (model, kind) in done else "" for model in MODELS)
-        yield f"| {kind} | {' | '.join(cells)} |"
+    yield from grid(MODELS, KINDS, done)
     run = list(done.values())
     yield ""
     counts = ", ".join(

@@ -23,7 +23,7 @@ from meshwright.planner.question.module_pins import ModulePin, apart
 from meshwright.planner.question.pins import Pins, parse
 from meshwright.planner.question.pricing import Folds, Setting, target_of
 
-MOST = "torch-cuda"
+ASSUMED = "torch-cuda"
 """What is checked before the model is touched, where no target is named."""
 USUAL = ("bf16", "fp32")
 """The precisions that are taken where none is asked for, the preferred one first."""
@@ -96,7 +96,7 @@ def asked(args: Namespace) -> Ask:
                 place=f"--micro-batch {args.micro_batch}", cause=f"--fix says mbs={said}", fix="give one of them"
             )
         pins = Pins(mbs=args.micro_batch).over(pins)
-    target, cluster = target_of(args.target or MOST), read_cluster(args.cluster)
+    target, cluster = target_of(args.target or ASSUMED), read_cluster(args.cluster)
     precision, notes = precision_of(args.dtype, cluster)
     return Ask(
         model=args.model,

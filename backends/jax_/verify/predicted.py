@@ -24,12 +24,12 @@ Everything else is compared one by one: kind, mesh axes, bytes of each.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
+from meshwright.backends.jax_.emit.views import stem
 from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
@@ -263,12 +263,8 @@ def _gathers(
     body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
     slot = next((one for one in body.params if one.path == path), None)
     for one in (*body.forward, *body.backward) if slot is not None else ():
-        if isinstance(one, Move) and one.reason == "parameter" and not one.step.free and _value(one.operand) == path:
+        if isinstance(one, Move) and one.reason == "parameter" and not one.step.free and stem(one.operand) == path:
             yield (executed(one.step.kind), tuple(sorted(one.step.axes))), int(body.nbytes[one.operand])
-
-
-def _value(name: str) -> str:
-    return re.split("[@!]", name, maxsplit=1)[0]
 
 
 def _sync(program: Program, stage: int, call: int, path: str) -> Iterator[tuple[Move, int]]:
