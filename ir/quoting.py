@@ -75,6 +75,16 @@ def constant(value: str | float | None) -> str:
     return repr(float(value)) if isfinite(value) else f'float("{float(value)}")'
 
 
+def loose(expression: str) -> bool:
+    """Whether an operator stands outside all brackets of an expression."""
+    deep = 0
+    for letter in expression:
+        deep += (letter in "([{") - (letter in ")]}")
+        if letter == " " and not deep:
+            return True
+    return expression.startswith(("-", "~"))
+
+
 def is_name(text: str) -> bool:
     """Whether code may use a name as it is. Python itself changes some: those beginning with two underscores inside of
     a class, and letters that look like others."""

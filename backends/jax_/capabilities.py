@@ -5,9 +5,9 @@ XLA's partitioner for CPUs has no reduce-scatter: it reduces the whole and takes
 several products, CPUs reduce the gradient of each apart (`adds_first`). A scan of micro-batches reduces gradients in
 every one, but along axes that are manual (`jax.shard_map`), which those are that cut the batch (`in_turn`).
 
-`several_uses` is left out: products whose operands are cut in unlike ways XLA partitions as it finds it cheaper, not as
-planned. Whatever else is left out is not written yet: pipelines, recomputation of parts of a block, attention in a
-ring, offloading, other precisions, layouts other than even runs.
+What shardings of values cannot say is printed: every device runs code of its own on its parts, in `jax.shard_map`
+(`emit.printed`). Whatever is left out is not written yet: pipelines, recomputation of parts of a block, offloading,
+other precisions, uneven parts.
 
 No GPU or TPU was at hand. What is listed for GPUs rests on the same scripts run on host devices, of two processes too,
 and on XLA's passes by name; for TPUs, on the same scripts compiled for eight of v5e (`jax.experimental.topologies`,
@@ -23,15 +23,21 @@ from meshwright.ir.target.capabilities import Capabilities, Line
 from meshwright.ir.target.precisions import PrecisionLine
 
 _TRIED = "tried on 8 host devices, jax 0.10.2: gradients exact"
+_PRINTED = f"printed, in jax.shard_map; {_TRIED}"
 _SPECS = f"PartitionSpec of parameters and values; {_TRIED}"
 
 JAX_CPU = Capabilities(
     target="jax-cpu",
     device="cpu",
-    layouts=(Line("contiguous", _SPECS), Line("nested", f"what is flattened is cut as it was before; {_TRIED}")),
+    layouts=(
+        Line("contiguous", _SPECS),
+        Line("nested", f"what is flattened is cut as it was before; {_TRIED}"),
+        Line("zigzag", f"tokens are cut so where a device takes its part of a batch; {_PRINTED}"),
+    ),
     attention=(
         Line("all_gather", f"keys and values by PartitionSpec where attention meets them; {_TRIED}"),
         Line("ulysses", f"heads by PartitionSpec where attention meets them; {_TRIED}"),
+        Line("ring", f"keys and values by ppermute, their gradients, too; {_PRINTED}"),
     ),
     storage=(Line("params", _SPECS), Line("grads", _SPECS), Line("optimizer", _SPECS)),
     schedules=(),
@@ -47,6 +53,7 @@ JAX_CPU = Capabilities(
         Line("all_to_all", f"XLA moves a cut from one dimension to another so; {_TRIED}"),
         Line("reduce_scatter", f"{_TRIED}; CPUs reduce the whole", executes="all_reduce"),
     ),
+    combined=(Line("several_uses", _PRINTED),),
     styles=(Line("xla", _TRIED),),
     precisions=(PrecisionLine("fp32", _TRIED, ("fp32",)),),
     in_turn=True,  # along other axes XLA sums the gradients of a micro-batch before the next begins (jax 0.10.2)

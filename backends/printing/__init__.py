@@ -2,6 +2,11 @@
 
     Routed body -> items (`items`) -> functions (`regions`) -> lines (`functions`)
 
+    moves         changes of placement as expressions; expressions: what else is alike in all dialects
+    naming        names of functions; sources: those that the model's own code has for values
+    rows          rows of experts, of which there are as many as tokens that chose them
+    wires         where calls of bodies take their inputs from
+
 Only the forward pass is printed, on each rank's shards; where a value changes its placement a named move stands, whose
 backward pass its way gives (`meshwright.ir.program.routes`); the framework derives the rest. What an operator or a move
 looks like is a `Dialect`'s to say; which value is called what, what stands in one line, and in which function, is

@@ -15,7 +15,7 @@ from itertools import chain
 from meshwright.backends.printing.items import Item, plain
 from meshwright.backends.printing.lifetimes import as_one, let_go
 from meshwright.backends.printing.regions import Region
-from meshwright.ir.quoting import identifier
+from meshwright.ir.quoting import identifier, loose
 
 WIDTH = 104
 """Characters, at most, of a statement that others are written into, with the names that values may get."""
@@ -138,16 +138,6 @@ def _number(reads: list[str], name: str) -> int:
     if name not in reads:
         reads.append(name)
     return reads.index(name)
-
-
-def loose(expression: str) -> bool:
-    """Whether an operator stands outside all brackets of an expression."""
-    deep = 0
-    for letter in expression:
-        deep += (letter in "([{") - (letter in ")]}")
-        if letter == " " and not deep:
-            return True
-    return expression.startswith(("-", "~"))
 
 
 def _read_later(item: Item) -> Iterator[str]:

@@ -22,10 +22,14 @@ from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
 from meshwright.ir.graph.fold import FromInput, Segment
-from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot
+from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot, Ring
 from meshwright.ir.rules.registry import infer
-from meshwright.ir.sharding.layouts import CONTIGUOUS
+from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
 from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.target.combined import several_uses
+
+WHOLE = ("--fix tp=1", "--fix cp=1")
+"""What helps where tables cannot say how axes cut values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Shardings:
     def params(self) -> dict[str, Held]:
         """By path, as the user's state has it: parameters of scanned blocks are stacked."""
         found: dict[str, Held] = {}
-        for path, slot, body, stacked in self._slots():
+        for path, slot, body, stacked in self.slots():
             held = [
                 spec_of(one, slot.path)
                 for one in (
@@ -124,7 +128,7 @@ class Shardings:
         """The axes along which the step is manual: a device sees its own part of values, and nothing is said of it."""
         return self.data if self.form == ONCE else ()
 
-    def _slots(self) -> Iterator[tuple[str, ParamSlot, BodyProgram, bool]]:
+    def slots(self) -> Iterator[tuple[str, ParamSlot, BodyProgram, bool]]:
         """Every parameter of every call, its slot, and whether it is a part of a stacked one."""
         for segment, _, body in self._bodies():
             for slot in body.params:
@@ -190,10 +194,17 @@ class Shardings:
         return tuple(found)
 
     def check(self) -> None:
-        """Refuse micro-batches that do not add up, and what tables cannot say: values that are moved where no equation
-        of the traced loss makes them, in several steps, or to several placements in which readers take them."""
+        """Refuse micro-batches that do not add up, and what tables cannot say: axes with several uses, rings, shards
+        in another order; values that are moved where no equation of the traced loss makes them, in several steps, or to
+        several placements in which readers take them."""
         accumulation.check(self.subject, self.data)
+        if used := several_uses(self.subject.decisions, self.subject.fold):
+            raise EmissionModule(
+                place="the plan", cause=f"{used}: XLA cuts products as it finds it cheaper", ways=WHOLE
+            )
         for segment, name, body in self._bodies():
+            if any(isinstance(one, Ring) for one in body.forward):
+                raise EmissionModule(place=f"plan {body.name}", cause="keys and values pass in a ring", ways=WHOLE)
             nearest, given = Nearest(body, self._places.values.get(name, {})), self._entries(segment)
             held = {slot.value for slot in body.params} | {body.inputs[index] for index in given}
             graph = self.subject.fold.body[name].graph
@@ -212,6 +223,9 @@ class Shardings:
                 raise EmissionModule(
                     place=f"plan {body.name}, %{value}", cause=f"it is moved {why}", ways=("--fix tp=1",)
                 )
+            for value, local in body.locals.items():
+                if any(one.layout == ZIGZAG for dim in local.placement.dims for one in dim):
+                    raise EmissionModule(place=f"plan {body.name}, %{value}", cause="it lies zigzag", ways=WHOLE)
 
     def _entries(self, segment: Segment) -> list[int]:
         """Which inputs of a body are entries of the batch."""

@@ -19,11 +19,11 @@ from meshwright.backends.turns import counted
 from meshwright.ir.quoting import literal, said
 
 
-def params_tables(shardings: Shardings) -> Iterator[str]:
-    """PARAMS, and what differs from it."""
+def params_tables(shardings: Shardings, *, used: bool) -> Iterator[str]:
+    """PARAMS, and what differs from it; where operators read parameters, if that is `used`."""
     held = shardings.params
     yield from table("PARAMS", {path: one.stored for path, one in held.items()}, "where parameters are stored, by path")
-    if shardings.used_apart:
+    if used and shardings.used_apart:
         yield from table("USED", {path: one.used for path, one in held.items()}, "where operators read them")
     if shardings.states_apart:
         yield from table("STATES", {path: one.states for path, one in held.items()}, "where the optimizer's states lie")

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.backends.jax_.capabilities import TARGETS
-from meshwright.backends.jax_.emit.script import SCRIPT
+from meshwright.backends.jax_.emit.script import SCRIPT, printed_in
+from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.hlo import Collective, collectives
 from meshwright.backends.jax_.verify.predicted import REWRITES, predicted
 from meshwright.backends.results import Off, Verified
@@ -137,7 +138,10 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] = REWRITES) -> Verifie
     """What differs in what a script left; collectives by these rewrites."""
     subject = job.subject
     executed = collectives(ran.hlo, subject.mesh)
-    planned = predicted(subject.program, subject.fold, TARGETS[subject.decisions.target], rewrites)
+    printed = printed_in(Shardings(subject))
+    program = subject.program if printed is None else printed.subject.program
+    target = TARGETS[subject.decisions.target]
+    planned = predicted(program, subject.fold, target, rewrites, printed=printed is not None)
     return Verified(
         ranks=subject.ranks,
         steps=ran.steps,

@@ -15,7 +15,8 @@
     scalars       terms of a loss may be added up before they are summed, along several axes at once or one by one: at
                   least one number along each, and no more than planned
     known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
-    counted       micro-batches that all devices share are weighed by what counts in each: one number more
+    counted       micro-batches that all devices share, or of printed models, are weighed by what counts in each: one
+                  number more
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
                   every parameter, once: neither `tied` nor `part_read` holds
 
@@ -34,7 +35,7 @@ from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
 from meshwright.ir.graph.graph import Graph
-from meshwright.ir.program.program import BodyProgram, Compute, Move, Program, Statement, operands_of
+from meshwright.ir.program.program import BodyProgram, Compute, Move, Program, Ring, Statement, operands_of
 from meshwright.ir.rules.base import Law
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.same import Same
@@ -44,6 +45,8 @@ REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
     "known", "counted", "added_up",
 )  # fmt: skip
+OF_PRINTED = ("read_whole", "by_bytes", "scalars", "counted")
+"""Those that hold of printed models, whose collectives stand in the code."""
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
 """Kind and mesh axes."""
@@ -117,8 +120,11 @@ class Predicted:
         return [(kind, (axis,)) for axis in axes] if apart else [(kind, axes)]
 
 
-def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:
-    """The collectives of one step, by these rewrites."""
+def predicted(
+    program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES, *, printed: bool = False
+) -> Predicted:
+    """The collectives of one step, by these rewrites; of a printed model, by those that hold of it."""
+    rewrites = tuple(one for one in rewrites if one in OF_PRINTED) if printed else rewrites
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
     perhaps, whole, calls = Counter[Collective](), 0, list(fold.calls())
     data = data_axes(program, program.stages[0].mesh.names)
@@ -133,6 +139,11 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
             given = {item.value for item, source in inputs if isinstance(source, FromInput)}
             sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
             for statement, times in _all(body, program.microbatches):
+                if isinstance(statement, Ring):
+                    passed = [int(body.nbytes[one]) for one in statement.operands[1:3]]
+                    shifts = times * statement.shifts(stage.mesh)
+                    for size in passed:
+                        values["permute", (statement.axis,), size] += shifts
                 if not isinstance(statement, Move) or statement.step.free:
                     continue
                 where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
@@ -151,7 +162,8 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
                 perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
     for where, size in _tied(program, executed) if "tied" in rewrites else ():
         packed[where] += size
-    if form == EACH and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
+    shared = form == EACH or (form == ONCE and printed)
+    if shared and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
         cutting = {shard.axis for entry in program.entries for dim in entry.placement.dims for shard in dim}
         if cutting:
             scalars["all_reduce", tuple(sorted(cutting))] += SCALAR_BYTES * program.microbatches

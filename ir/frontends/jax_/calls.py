@@ -24,12 +24,15 @@ from meshwright.ir.frontends.jax_.rooms import placed
 from meshwright.ir.frontends.jax_.sites import Sites
 from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
 from meshwright.ir.graph.calls import Calls, Invoked, Places, Scanned
+from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.graph import Graph, Op
 
 ANY = "plan it with --target any"
 
 
-def calls_of(source: JaxSource, reference: str, *, batch: int, seq: int) -> Calls:
+def calls_of(
+    source: JaxSource, reference: str, *, batch: int, seq: int, constants: Mapping[str, Constant] | None
+) -> Calls:
     """How the model of a reference is made and called. Raises `EmissionModel` for one that no code is written for."""
     with blamed(source.place):
         example = example_batch(source, batch, seq)
@@ -45,6 +48,7 @@ def calls_of(source: JaxSource, reference: str, *, batch: int, seq: int) -> Call
         called=frozenset(),
         has_optimizer=source.hooks["optimizer"] is not None,
         own_loss=None if source.hooks["loss"] is not None else "",
+        constants=found.made if constants is None else constants,
         untrained=frozenset(leaf.path for leaf in step.leaves if leaf.kind == "param" and not leaf.trained),
         places=places_of(step, labels, found),
         invoked=invoked_of(source, step, example),

@@ -6,7 +6,7 @@ that does not, the model is one body. Both are said in the notes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,10 @@ from meshwright.ir.frontends.jax_.primitives import elementwise, indexing, produ
 from meshwright.ir.frontends.jax_.primitives.translate import Lowering, Translator
 from meshwright.ir.frontends.jax_.rooms import placed
 from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
+from meshwright.ir.frontends.jax_.written import constant_of
 from meshwright.ir.frontends.recognise.recognised import recognised
 from meshwright.ir.frontends.recognise.sharing import shared
-from meshwright.ir.graph.constants import Constant, Held, batched
+from meshwright.ir.graph.constants import Constant, batched
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op, Update
 
@@ -44,12 +45,7 @@ class Coverage:
     opaque: int
 
 
-def unwritten(term: Term, held: Callable[[Term], Held | None]) -> Constant:
-    """A constant that no code makes yet."""
-    return Constant(shape=term.shape, dtype=term.dtype, problem="no code makes constants of JAX models yet")
-
-
-def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0, written: Written = unwritten) -> Captured:
+def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0, written: Written = constant_of) -> Captured:
     """The fold of a model's training step on `batch` sequences of `seq` tokens; constants as they are `written`."""
     with blamed(source.place):
         example = example_batch(source, batch, seq)
@@ -79,7 +75,7 @@ class Folded:
 
 
 def folded(
-    source: JaxSource, step: Step, labels: Mapping[str, tuple[str, ...]], *, seed: int, written: Written = unwritten
+    source: JaxSource, step: Step, labels: Mapping[str, tuple[str, ...]], *, seed: int, written: Written = constant_of
 ) -> Folded:
     """The fold of a step."""
     said: list[str] = []
@@ -108,7 +104,7 @@ def translated(
     stacks: Sequence[Stack],
     *,
     raw: bool = False,
-    written: Written = unwritten,
+    written: Written = constant_of,
 ) -> tuple[Traced, Coverage]:
     """The graph of a flat step, with composites recognised unless it is to stay `raw`."""
     t = Translator(names_of(stacks), TABLE)

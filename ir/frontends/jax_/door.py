@@ -63,7 +63,7 @@ def calls_of(
     """How the model of a reference is made and called. Raises `EmissionModel`."""
     from meshwright.ir.frontends.jax_.calls import calls_of as found
 
-    return found(source, reference, batch=batch, seq=seq)
+    return found(source, reference, batch=batch, seq=seq, constants=constants)
 
 
 def twin_of(source: JaxSource, reference: str, scale: Scale) -> Twin:

@@ -14,6 +14,10 @@ DTYPES = {
 }  # fmt: skip
 """Unsigned integers, of which we have only the shortest, stand as signed ones of the same size: they are random bits,
 or indices."""
+NUMPY = {ours: theirs for theirs, ours in DTYPES.items() if not theirs.startswith("u") or theirs == "uint8"} | {
+    "bool": "bool_", "c64": "complex64",
+}  # fmt: skip
+"""What they are called in NumPy, and in `jax.numpy`."""
 
 
 def dtype_named(dtype: Any, place: str) -> str:

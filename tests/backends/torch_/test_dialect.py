@@ -20,25 +20,27 @@ from meshwright.backends.torch_.emit.printed.language.moves import TEXT
 from meshwright.backends.torch_.emit.printed.language.operators import WRITERS
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.verify.interpreted.eager import EAGER
-from meshwright.backends.torch_.verify.interpreted.kernels import KERNELS
 from meshwright.backends.torch_.verify.interpreted.rules import single, strategies
-from meshwright.backends.torch_.verify.interpreted.simulate import TorchKernels
 from meshwright.ir.decisions.decisions import BodyPlan
-from meshwright.ir.errors import EmissionPrinted, IllegalStrategy, IndivisibleExtent, SectionsMismatch
+from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.interp.bodies import LocalCall, factor_spans, shard
 from meshwright.ir.program.program import Kernels
-from meshwright.ir.program.routes import Routed, routed
+from meshwright.ir.program.routes import routed
 from meshwright.ir.rules import Signature, infer, kinds
 from meshwright.ir.sharding.adjoint import Split, Strategy, apply, choices
 from meshwright.ir.sharding.layouts import CONTIGUOUS, Sections, Uneven
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement, Shard
 from meshwright.ir.sharding.reshard import MOVES, Step
-from tests.samples import SAMPLES, tensors
+from tests.backends.operators import cases
+from tests.samples import SAMPLES
 
 UNPRINTED = {"constant", "dispatch", "combine", "opaque", "dropout", "cast", "grouped_mm"}
 """Those that a sample says too little of, that draw numbers, that are not printed yet, or that are not in fp64."""
+
+
+GIVEN: dict[str, Any] = {"tensor": None, "batch": (), "flat": joined, "constants": {}, "device": "cpu"}
+"""What a dialect is given beside the sizes of axes."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,8 @@ def library() -> dict[str, Any]:
     return scope
 
 
-def printed_of(way: Routed) -> str:
-    """The expression of a body of one operator."""
-    dialect = Torch((), (), joined, {}, "cpu", {axis.name: axis.size for axis in way.mesh.axes})
-    items, _ = items_of(way, dialect, frozenset(), {}, Kernels())
-    (item,) = (one for one in items if not one.moves)
-    for slot in range(len(item.reads)):
-        assert item.reads[slot] == f"x{slot}"
-    return "" if item.text.startswith("Ring") else item.text.replace("%", "x")  # which sends, and runs elsewhere
+def dialect_of(mesh: Mesh) -> Torch:
+    return Torch(**GIVEN, sizes={axis.name: axis.size for axis in mesh.axes})
 
 
 def unevenly(signature: Signature) -> Iterator[tuple[Mesh, Strategy]]:
@@ -97,42 +93,16 @@ def unevenly(signature: Signature) -> Iterator[tuple[Mesh, Strategy]]:
 
 def compared(signature: Signature, ways: Iterable[tuple[Mesh, Strategy]]) -> int:
     """How many strategies of an operator were printed, and computed what its local kernels do."""
-    graph, found = single(signature), 0
-    wide = tuple(one.double() if one.is_floating_point() else one for one in tensors(signature))
-    for mesh, strategy in ways:
-        try:
-            states = apply(infer(signature), signature.operands, strategy, mesh).operands
-            plan = BodyPlan("op", "op", (("y0", strategy),), tuple((f"x{n}", one) for n, one in enumerate(states)))
-            way = routed(graph, plan, mesh, MOVES)
-            text = printed_of(way) if len(way.graph.ops) == 1 else ""  # else in parts, which have samples of their own
-        except (IllegalStrategy, IndivisibleExtent, SectionsMismatch, EmissionPrinted):
-            continue
-        for rank in range(mesh.size if text else 0):
-            call = local_call(way, strategy, wide, rank)
-            axes = {name: Axis(at, mesh.axis(name).size) for name, at in mesh.coordinates(rank).items()}
-            scope = {**library(), **axes, **{f"x{n}": x for n, x in enumerate(call.operands)}}
-            result = eval(text, scope)  # noqa: S307 - it is what was printed
-            results = result if isinstance(result, (tuple, list)) else (result,)
-            for one, wanted in zip(results, KERNELS[signature.kind](call), strict=True):
-                torch.testing.assert_close(one.double(), wanted.double(), msg=f"{text} under {strategy}")
-        found += bool(text)
-    return found
-
-
-def local_call(way: Routed, strategy: Strategy, operands: tuple[Tensor, ...], rank: int) -> LocalCall:
-    """What a rank's kernel is told."""
-    (op,), mesh = way.graph.ops, way.mesh
-    signature = way.facts[op.name].signature
-    given = zip(operands, signature.operands, way.wanted[op.name], strict=True)
-    made = zip(way.graph.result_types(op), way.made(op.name), strict=True)
-    return LocalCall(
-        op.kind,
-        tuple(shard(TorchKernels(), x, type_, state.value, mesh)[rank] for x, type_, state in given),
-        dict(op.attrs),
-        tuple(Type(state.value.local_shape(type_.shape, mesh, rank), type_.dtype) for type_, state in made),
-        factor_spans(signature, strategy, mesh, rank),
-        {one.name: one.size for one in way.facts[op.name].rule.factors},
-    )
+    found = set()
+    for case in cases(signature, ways, dialect_of):
+        axes = {name: Axis(at, case.mesh.axis(name).size) for name, at in case.here.items()}
+        scope = {**library(), **axes, **{f"x{n}": x for n, x in enumerate(case.operands)}}
+        result = eval(case.text, scope)  # noqa: S307 - it is what was printed
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for one, wanted in zip(results, case.wanted, strict=True):
+            torch.testing.assert_close(one.double(), wanted.double(), msg=case.about)
+        found.add(case.about)
+    return len(found)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in UNPRINTED])
@@ -164,7 +134,13 @@ def test_ranks_with_unequal_parts_run_one_text() -> None:
     plan = BodyPlan("op", "op", (("y0", strategy),), (("x0", states[0]),))
     way = routed(single(signature), plan, mesh, MOVES)
     with pytest.raises(EmissionPrinted, match="unequal parts of the batch run it in different ways"):
-        items_of(way, Spelled((), (), joined, {}, "cpu", {"a": 2}), frozenset(), {}, Kernels())
+        items_of(
+            way,
+            Spelled(**GIVEN, sizes={"a": 2}),
+            frozenset(),
+            {},
+            Kernels(),
+        )
 
 
 def test_every_kind_is_written() -> None:
@@ -175,7 +151,7 @@ def test_parts_that_are_exchanged_are_put_in_order() -> None:
     """What an all-to-all puts together was cut as the placement before it says, which its step does not."""
     sizes = Sections((4, 8))
     rows, sections = Placement(((Shard("tp"),), ())), Placement(((), (Shard("tp", sizes),)))
-    dialect = Torch((), (), joined, {}, "cpu", {"tp": 2})
+    dialect = Torch(**GIVEN, sizes={"tp": 2})
     text = dialect.steps("x", [Step("all_to_all", ("tp",), 0, 1, sizes)], rows, (2, 12))
     assert text == "all_to_all(x, tp, 0, 1, sections=(4, 8))"
     text = dialect.steps("x", [Step("all_to_all", ("tp",), 1, 0)], sections, (4, 6))

@@ -4,7 +4,6 @@
     bodies    the forward pass of every body, as functions (`backends.printing`), and the model's, which runs them
     naming    what functions and arguments are called
     passes    forward passes, of the model or of a stage (`stages`)
-    sources   what the model's own code calls values
     language/ how operators and moves look in PyTorch, and the functions that torch lacks
 
 The user's modules stay, with their names and parameters; a block's own code is replaced by its printed one, on this

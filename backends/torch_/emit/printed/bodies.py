@@ -8,7 +8,9 @@ from functools import cached_property, partial
 from itertools import chain, combinations
 
 from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
+from meshwright.backends.printing.naming import free, function_names, snake
 from meshwright.backends.printing.regions import NoRegion
+from meshwright.backends.printing.sources import names_of
 from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS, Torch
@@ -18,11 +20,7 @@ from meshwright.backends.torch_.emit.printed.naming import (
     RESERVED,
     axes_in,
     call_of,
-    free,
-    function_names,
-    snake,
 )
-from meshwright.backends.torch_.emit.printed.sources import names_of
 from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import Axes, joined
 from meshwright.backends.torch_.emit.read.copies import Copies

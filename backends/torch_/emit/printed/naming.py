@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import builtins
 import keyword
-import re
 from collections.abc import Collection, Iterable, Sequence
 
-from meshwright.backends.printing import Function
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.language.moves import NAMES
 from meshwright.backends.torch_.emit.read.pipeline import FIRST, HANDED
 from meshwright.backends.torch_.emit.write.frame.imports import names_in
-from meshwright.ir.quoting import identifier, is_name, literal
+from meshwright.ir.quoting import is_name, literal
 
 FORWARD = "model_forward"
 """What the model's forward pass is called."""
@@ -30,25 +28,6 @@ RESERVED = frozenset(
 
 GIVEN = frozenset(("target", "losses", "return_outputs"))
 """What a schedule's step is given by name, beside entries of the batch."""
-
-
-def function_names(name: str, function: Function, taken: set[str]) -> dict[str, str]:
-    """Names for the functions of a body with this name, which nothing else in a script has."""
-    inner = [one.path for one in function.all() if one.path]
-    return {"": name} | {path: free(f"{name}_{identifier(path.replace('.', '_'))}", taken) for path in inner}
-
-
-def free(name: str, taken: set[str]) -> str:
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found
-
-
-def snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def call_of(path: str, arguments: Sequence[str]) -> str:

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
+from meshwright.backends.printing.naming import free
+from meshwright.backends.printing.wires import At, Wires, wires_of
 from meshwright.backends.subject import Instances, Stack
 from meshwright.backends.torch_.emit.printed.bodies import Printed
-from meshwright.backends.torch_.emit.printed.naming import axes_in, free
+from meshwright.backends.torch_.emit.printed.naming import axes_in
 from meshwright.backends.torch_.emit.read.pipeline import FIRST, FOLLOWING
-from meshwright.ir.graph.fold import Call, FromInput, FromPrevious, FromSegment, Source
+from meshwright.ir.graph.fold import Call
 from meshwright.ir.quoting import literal
 
 CARRIED = "x"
 """What goes from block to block."""
 BLOCK = "block"
-At = tuple[int, int]
-"""A value: the number of the call that makes it, and which of its outputs it is."""
 
 
 @dataclass
@@ -46,28 +46,12 @@ class Pass:
         return tuple(self.printed.subject.fold.calls())
 
     @cached_property
-    def sources(self) -> tuple[tuple[At | str, ...], ...]:
-        """For every call, the place where each of its inputs is made; entries of the batch by name."""
-        latest: dict[tuple[int, int], int] = {}
-        found = []
-        for number, call in enumerate(self.calls):
-            found.append(tuple(self.located(source, number, latest) for source in call.sources))
-            latest[call.segment, call.position] = number
-        self.results = tuple(self.located(one, len(self.calls), latest) for one in self.printed.subject.fold.outputs)
-        return tuple(found)
-
-    def located(self, source: Source, number: int, latest: dict[tuple[int, int], int]) -> At | str:
-        if isinstance(source, FromInput):
-            return source.name
-        if isinstance(source, FromPrevious):
-            return number - 1, source.output
-        assert isinstance(source, FromSegment)
-        return latest[source.segment, source.position], source.output
+    def wires(self) -> Wires:
+        return wires_of(self.printed.subject.fold)
 
     @property
     def loss(self) -> At | str:
-        assert self.sources is not None
-        return self.results[self.printed.subject.fold.loss or 0]
+        return self.wires.results[self.printed.subject.fold.loss or 0]
 
     def name(self, at: At | str) -> str:
         if isinstance(at, str):
@@ -94,7 +78,7 @@ class Pass:
         """The statement of a call."""
         call = self.calls[number]
         body = self.printed.bodies[call.body.name]
-        given = [self.name(at) for at in self.sources[number]]
+        given = [self.name(at) for at in self.wires.sources[number]]
         made = self.made(number)
         if call.path:
             text = f"{BLOCK}({', '.join(given)})"
@@ -122,7 +106,7 @@ class Pass:
         """Make values of parameters alone follow the inputs."""
         call = self.calls[number]
         graph, body = call.body.graph, self.printed.bodies[call.body.name]
-        given = dict(zip((item.value for item in graph.inputs), self.sources[number], strict=True))
+        given = dict(zip((item.value for item in graph.inputs), self.wires.sources[number], strict=True))
         for output, value in enumerate(graph.outputs):
             if value not in graph.differentiable:
                 continue
@@ -133,8 +117,8 @@ class Pass:
 
     def read_after(self, number: int) -> set[At]:
         """Values that later calls read, and those that the model returns."""
-        later = {at for sources in self.sources[number + 1 :] for at in sources if isinstance(at, tuple)}
-        return {*later, *(at for at in self.results if isinstance(at, tuple))}
+        later = {at for sources in self.wires.sources[number + 1 :] for at in sources if isinstance(at, tuple)}
+        return {*later, *(at for at in self.wires.results if isinstance(at, tuple))}
 
     # loops
 

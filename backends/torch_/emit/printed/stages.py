@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from meshwright.backends.printing.naming import free
+from meshwright.backends.printing.wires import At
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.printed.bodies import Printed, ways_of
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
-from meshwright.backends.torch_.emit.printed.naming import axes_in, free
-from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
+from meshwright.backends.torch_.emit.printed.naming import axes_in
+from meshwright.backends.torch_.emit.printed.passes import CARRIED, Pass
 from meshwright.backends.torch_.emit.read.pipeline import (
     FIRST,
     HANDED,

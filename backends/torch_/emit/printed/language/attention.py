@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.torch_.emit.printed.language.expressions import called, every, positions, refuse, value
+from meshwright.backends.printing.expressions import called, every, refuse, value
+from meshwright.backends.torch_.emit.printed.language.expressions import positions
 from meshwright.backends.torch_.emit.printed.language.ring import PLAIN_MASKS
 from meshwright.ir.graph.graph import Attr
 from meshwright.ir.quoting import literal

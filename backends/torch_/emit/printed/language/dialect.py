@@ -4,56 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
+from meshwright.backends.printing.expressions import called, every, refuse
+from meshwright.backends.printing.moves import Moves
 from meshwright.backends.torch_.emit.printed.language.attention import NO_RING
 from meshwright.backends.torch_.emit.printed.language.experts import of_rows
-from meshwright.backends.torch_.emit.printed.language.expressions import called, every, nested, part, refuse
+from meshwright.backends.torch_.emit.printed.language.expressions import part
 from meshwright.backends.torch_.emit.printed.language.operators import WRITERS
 from meshwright.backends.torch_.emit.printed.language.ring import MULTIPLE, rows_fit
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.graph import Param, Type
-from meshwright.ir.program.routes import Way
 from meshwright.ir.quoting import attribute, is_name, literal
-from meshwright.ir.sharding.placement import Placement, State
-from meshwright.ir.sharding.reshard import Step, after
+from meshwright.ir.sharding.placement import State
+from meshwright.ir.sharding.reshard import Step
 
-NAMED = {
-    (("all_gather",), ("reduce_scatter",)): "gather_from",
-    (("all_gather",), ("slice",)): "gather_copies",
-    ((), ("all_reduce",)): "copy_to",
-    (("all_reduce",), ()): "reduce_from",
-    (("reduce_scatter",), ("all_gather",)): "reduce_scatter_to",
-    (("slice",), ("all_gather",)): "scatter_to",
-    (("all_to_all",), ("all_to_all",)): "exchange",
-}
-"""What a move is called, by its steps there and back."""
-STEPS = {"slice": "cut", "mask": "on_first", "pad": "among_zeros"}
-"""What a step is called; the others are called as they are."""
-SAID = {
-    "slice": "each rank takes its part",
-    "mask": "on the first rank alone",
-    "pad": "each part among zeros",
-    "all_gather": "parts are put together",
-    "all_to_all": "cut along another dimension",
-    "reduce_scatter": "added up and cut",
-    "all_reduce": "added up",
-    ARRIVE: "rows reach their experts",
-    LEAVE: "rows come back from their experts",
-    OWN: "each rank takes back its own rows",
-}
 TERMS = "terms"
 """What functions call that which terms of the loss count for in a micro-batch."""
 FLOAT8_TILE = 16
 """What kernels in float8 want the sizes of a weight to be multiples of."""
-ROWS = (ARRIVE, LEAVE, OWN)
 
 
-@dataclass(frozen=True, slots=True)
-class Torch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch(Moves):
     """The dialect.
 
     - `tensor` is the axis along which all parameters are DTensors; along others those are that it cuts.
@@ -67,8 +41,6 @@ class Torch:
     """What several axes are called that act as one."""
     constants: Mapping[str, str]
     device: str
-    sizes: Mapping[str, int]
-    """How many ranks there are along every axis."""
     computes: str = ""
     """What parameters are cast to that no unit of `fully_shard` holds and casts; empty if they are not."""
     ring: str = "cpu"
@@ -80,6 +52,11 @@ class Torch:
 
     compiled: bool = False
     """Whether torch compiles blocks, and so lets go of what they no longer need by itself."""
+
+    def ranks(self, step: Step) -> str:
+        if len(step.axes) > 1 and step.kind != "all_reduce" and self.flat(step.axes) != joined(step.axes):
+            raise EmissionPrinted(place=str(step), cause="its axes are in another order than in the mesh")
+        return self.flat(step.axes)
 
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
@@ -114,91 +91,6 @@ class Torch:
                 assert isinstance(extent, int)
                 text = part(text, axis, dim, layout, extent, call.op.name)
         return text
-
-    def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
-        if not trained:
-            return self.steps("%0", way.there, way.starts, type_.shape), self.told(way)
-        name = NAMED.get((tuple(s.kind for s in way.there), tuple(s.kind for s in way.back)))
-        if name is not None and not self.unlike(way):
-            step, shape = (way.there or way.back)[0], type_.shape if way.there else self.after(way.there, type_.shape)
-            return f"{name}({self.arguments('%0', step, shape)})", self.told(way)
-        return f"moved(%0, {self.there(way, type_)}, {self.back(way, type_)})", self.told(way)
-
-    def unlike(self, way: Way) -> bool:
-        """Whether the steps of a named way concern other axes, dimensions or reductions."""
-        if len(way.there) != 1 or len(way.back) != 1:
-            return any(step.reduction != "sum" for step in way.there)
-        there, back = way.there[0], way.back[0]
-        if there.kind == "all_to_all":
-            return (there.axes, there.dim, there.target) != (back.axes, back.target, back.dim) or bool(
-                str(there.layout) or str(back.layout)
-            )
-        return (there.axes, there.dim) != (back.axes, back.dim) or str(there.layout) != str(back.layout)
-
-    def function(self, name: str, steps: Sequence[Step], starts: Placement, shape: tuple[int, ...]) -> str:
-        return f"lambda {name}: {self.steps(name, steps, starts, shape)}" if steps else "as_it_is"
-
-    def there(self, way: Way, type_: Type) -> str:
-        return self.function("x", way.there, way.starts, type_.shape)
-
-    def back(self, way: Way, type_: Type) -> str:
-        return self.function("grad", way.back, way.state.grad, self.after(way.there, type_.shape))
-
-    def steps(self, text: str, steps: Sequence[Step], starts: Placement, shape: tuple[int, ...]) -> str:
-        for step in steps:
-            if step.kind in ROWS:
-                text = f"{step.kind}({text}, %{step.dim})"
-                continue
-            text, held = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, shape)})", starts.dims
-            shape, starts = self.after((step,), shape), after(starts, step)
-            if step.kind == "all_to_all" and (layout := nested(held[step.dim][-1].layout, shape[step.dim], str(step))):
-                text = f"in_order({text}, {self.flat(step.axes)}, {step.dim}{layout})"
-        return text
-
-    def after(self, steps: Sequence[Step], shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a shard after these steps."""
-        found = list(shape)
-        for step in steps:
-            parts = prod(self.sizes[axis] for axis in step.axes)
-            if step.kind in ("all_gather", "all_to_all", "pad"):
-                found[step.dim] *= parts
-            if step.kind in ("slice", "reduce_scatter"):
-                found[step.dim] //= parts
-            if step.kind == "all_to_all":
-                found[step.target] //= parts
-        return tuple(found)
-
-    def arguments(self, text: str, step: Step, shape: tuple[int, ...]) -> str:
-        """The arguments of a step on a shard of this shape, or of a named move that begins with it."""
-        if len(step.axes) > 1 and step.kind != "all_reduce" and self.flat(step.axes) != joined(step.axes):
-            raise EmissionPrinted(place=str(step), cause="its axes are in another order than in the mesh")
-        given = [text, self.flat(step.axes)]
-        if step.dim >= 0:
-            given.append(str(step.dim))
-        if step.target >= 0:
-            given.append(str(step.target))
-        if step.reduction != "sum":
-            given.append(literal(step.reduction))
-        cut = step.target if step.kind == "all_to_all" else step.dim
-        gathers = step.kind in ("all_gather", "pad")
-        whole = (self.after((step,), shape) if gathers else shape)[cut] if cut >= 0 else 0
-        return ", ".join(given) + nested(step.layout, whole, str(step))
-
-    def told(self, way: Way) -> str:
-        there = " and ".join(f"{SAID[step.kind]} over {'.'.join(step.axes)}" for step in way.there)
-        back = " and ".join(f"{SAID[step.kind]} over {'.'.join(step.axes)}" for step in way.back)
-        return "; ".join([*([there] if there else []), *([f"gradient: {back}"] if back and not there else [])])
-
-    def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
-        there, back = list(dict.fromkeys(way.there for way in ways)), list(dict.fromkeys(way.back for way in ways))
-        given = [
-            f"({there.index(w.there)}, {self.there(w, type_)}, {back.index(w.back)}, {self.back(w, type_)})"
-            for w in ways
-        ]
-        return f"several(%0, {', '.join(given)})", "for several readers"
-
-    def trip(self, step: Step) -> str:
-        return f"{'to_all' if step.kind == 'all_gather' else 'to_experts'}(%0, {self.flat(step.axes)})"
 
     def entry(self, state: State, type_: Type) -> str:
         text, cut = "%0", {shard.axis for shard in (state.dims[0] if state.dims else ())}

@@ -6,8 +6,8 @@ import re
 from math import prod
 
 from meshwright.backends.printing import LocalOp
+from meshwright.backends.printing.expressions import Writer, called, every, one_axis, refuse, value
 from meshwright.backends.printing.rows import PRODUCTS
-from meshwright.backends.torch_.emit.printed.language.expressions import Writer, called, every, one_axis, refuse, value
 from meshwright.ir.rules.families.moe import routing_groups, tokens
 
 

@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from math import prod
 
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.torch_.emit.printed.language.expressions import (
-    Writer,
-    called,
-    dim_of,
-    every,
-    one_axis,
-    refuse,
-    shape_of,
-    value,
-)
+from meshwright.backends.printing.expressions import Writer, called, dim_of, every, one_axis, refuse, value
+from meshwright.backends.torch_.emit.printed.language.expressions import shape_of
 from meshwright.ir.graph.graph import Attr
 from meshwright.ir.sharding.layouts import Uneven
 

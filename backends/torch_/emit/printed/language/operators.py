@@ -10,20 +10,10 @@ from collections.abc import Mapping
 from math import prod
 
 from meshwright.backends.printing import LocalOp
+from meshwright.backends.printing.expressions import Writer, called, dim_of, every, refuse, value
 from meshwright.backends.torch_.emit.printed.language.attention import attention
 from meshwright.backends.torch_.emit.printed.language.experts import combine, dispatch
-from meshwright.backends.torch_.emit.printed.language.expressions import (
-    DTYPE,
-    Writer,
-    called,
-    dim_of,
-    every,
-    part,
-    positions,
-    refuse,
-    shape_of,
-    value,
-)
+from meshwright.backends.torch_.emit.printed.language.expressions import DTYPE, part, positions, shape_of
 from meshwright.backends.torch_.emit.printed.language.layers import LAYERS
 from meshwright.ir.graph.invocation import written
 
