@@ -45,7 +45,7 @@ REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
     "known", "counted", "added_up",
 )  # fmt: skip
-OF_PRINTED = ("read_whole", "by_bytes", "scalars", "counted")
+OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "counted")
 """Those that hold of printed models, whose collectives stand in the code."""
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
@@ -164,7 +164,8 @@ def predicted(
         packed[where] += size
     shared = form == EACH or (form == ONCE and printed)
     if shared and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
-        cutting = {shard.axis for entry in program.entries for dim in entry.placement.dims for shard in dim}
+        every = {shard.axis for entry in program.entries for dim in entry.placement.dims for shard in dim}
+        cutting = set(data) if printed else every
         if cutting:
             scalars["all_reduce", tuple(sorted(cutting))] += SCALAR_BYTES * program.microbatches
     return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
