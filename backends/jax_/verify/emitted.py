@@ -24,7 +24,7 @@ from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.script import SCRIPT, printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.hlo import Collective, collectives
-from meshwright.backends.jax_.verify.predicted import REWRITES, predicted
+from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, predicted
 from meshwright.backends.results import Off, Verified
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import RanksFailed
@@ -134,14 +134,15 @@ def _run(jobs: Sequence[Job], given: Path, limit_s: float) -> None:
         )
 
 
-def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] = REWRITES) -> Verified:
-    """What differs in what a script left; collectives by these rewrites."""
+def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Verified:
+    """What differs in what a script left; collectives by these rewrites, or by those that hold of its form."""
     subject = job.subject
     executed = collectives(ran.hlo, subject.mesh)
     printed = printed_in(Shardings(subject))
     program = subject.program if printed is None else printed.subject.program
     target = TARGETS[subject.decisions.target]
-    planned = predicted(program, subject.fold, target, rewrites, printed=printed is not None)
+    usual = REWRITES if printed is None else OF_PRINTED
+    planned = predicted(program, subject.fold, target, rewrites or usual, printed=printed is not None)
     return Verified(
         ranks=subject.ranks,
         steps=ran.steps,

@@ -17,6 +17,8 @@
     known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
     counted       micro-batches that all devices share, or of printed models, are weighed by what counts in each: one
                   number more
+    once          of printed models: what is exchanged twice of one value is exchanged once, as gradients that additions
+                  hand on unchanged, and parameters that several parts read
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
                   every parameter, once: neither `tied` nor `part_read` holds
 
@@ -35,7 +37,7 @@ from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
 from meshwright.ir.graph.graph import Graph
-from meshwright.ir.program.program import BodyProgram, Compute, Move, Program, Ring, Statement, operands_of
+from meshwright.ir.program.program import BodyProgram, Compute, Gradient, Move, Program, Ring, Statement, operands_of
 from meshwright.ir.rules.base import Law
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.same import Same
@@ -45,7 +47,7 @@ REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
     "known", "counted", "added_up",
 )  # fmt: skip
-OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "counted")
+OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "counted", "once")
 """Those that hold of printed models, whose collectives stand in the code."""
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
@@ -123,8 +125,7 @@ class Predicted:
 def predicted(
     program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES, *, printed: bool = False
 ) -> Predicted:
-    """The collectives of one step, by these rewrites; of a printed model, by those that hold of it."""
-    rewrites = tuple(one for one in rewrites if one in OF_PRINTED) if printed else rewrites
+    """The collectives of one step, by these rewrites."""
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
     perhaps, whole, calls = Counter[Collective](), 0, list(fold.calls())
     data = data_axes(program, program.stages[0].mesh.names)
@@ -138,6 +139,7 @@ def predicted(
             inputs = zip(call.body.graph.inputs, call.sources, strict=True)
             given = {item.value for item, source in inputs if isinstance(source, FromInput)}
             sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
+            again = set(_again(body)) if "once" in rewrites else set()
             for statement, times in _all(body, program.microbatches):
                 if isinstance(statement, Ring):
                     passed = [int(body.nbytes[one]) for one in statement.operands[1:3]]
@@ -148,7 +150,7 @@ def predicted(
                     continue
                 where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
                 size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
-                if "known" in rewrites and statement.result in known:
+                if ("known" in rewrites and statement.result in known) or statement.result in again:
                     continue
                 if "read_whole" in rewrites and _stem(statement.operand) in given:
                     whole += times
@@ -160,8 +162,8 @@ def predicted(
                     values[*where, size] += times
             if "log_softmax" in rewrites:
                 perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
-    for where, size in _tied(program, executed) if "tied" in rewrites else ():
-        packed[where] += size
+    for where, size in _tied(program, executed) if "tied" in rewrites or "once" in rewrites else ():
+        packed[where] += size if size < 0 or "tied" in rewrites else 0
     shared = form == EACH or (form == ONCE and printed)
     if shared and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
         every = {shard.axis for entry in program.entries for dim in entry.placement.dims for shard in dim}
@@ -240,6 +242,23 @@ def _known(body: BodyProgram) -> Iterator[str]:
                 break
         if name in body.locals and body.elements[name] == 1:
             yield move.result
+
+
+def _again(body: BodyProgram) -> Iterator[str]:
+    """The results of moves that take a value where another move has taken it."""
+    same: dict[str, str] = {}
+    for one in body.backward:
+        if isinstance(one, Gradient) and one.signature.kind == "add" and not one.signature.attrs:
+            (grad,) = one.grads
+            types = {name: body.locals[name].type for name in (*one.results, *([grad] if grad else []))}
+            same |= {name: same.get(grad, grad) for name in one.results if grad and types[name] == types[grad]}
+    seen: set[tuple[str, str]] = set()
+    for move in (*body.forward, *body.backward):
+        if isinstance(move, Move) and not move.step.free:
+            key = same.get(move.operand, move.operand), str(move.step)
+            if key in seen:
+                yield move.result
+            seen.add(key)
 
 
 def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:
