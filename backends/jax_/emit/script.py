@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from meshwright.backends.jax_.emit import accumulation, recompute
 from meshwright.backends.jax_.emit.model import model, needs
+from meshwright.backends.jax_.emit.pipeline import step as piped
+from meshwright.backends.jax_.emit.pipeline.stages import Stages, whole_mesh
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import gradients_table, params_tables, states_table, values_tables, written
 from meshwright.backends.subject import Subject
@@ -141,11 +143,15 @@ def moved(place: str, first: int) -> str:
 '''
 
 EVALUATE = '''\
+def path_of(keys: Any) -> str:
+    return PATH
+
+
 def lie(table: dict[str, P], tree: Any) -> Any:
     """For every leaf the sharding that a table has for its path."""
 
     def of(keys: Any, leaf: Any) -> NamedSharding:
-        path = PATH
+        path = path_of(keys)
         alike = re.sub(r"(?<![^.])\\d+(?![^.])", "*", path)
         return NamedSharding(mesh, table[path] if path in table else table[alike])
 
@@ -274,30 +280,37 @@ def again(numbered: Any, known: dict[Any, Any], later: set[int], place: str) -> 
 
 
 def texts(subject: Subject, model_path: str, *, cpus: bool) -> tuple[tuple[str, str], ...]:
-    """train.py, and the file beside it, by name. `cpus`: devices are parts of this machine's CPU."""
+    """train.py, and the files beside it, by name. `cpus`: devices are parts of this machine's CPU."""
     shardings = Shardings(subject)
+    stages = Stages(subject) if shardings.piped else None
+    if stages is not None:
+        stages.check()
     shardings.check()
-    return (SCRIPT, _script(subject, shardings, model_path, cpus=cpus)), (
-        BESIDE,
-        _beside(subject, shardings, cpus=cpus),
+    return (
+        (SCRIPT, _script(subject, shardings, stages, model_path, cpus=cpus)),
+        (BESIDE, _beside(subject, shardings, cpus=cpus)),
+        *([piped.beside(stages, shardings.data)] if stages is not None else []),
     )
 
 
-def _script(subject: Subject, shardings: Shardings, model_path: str, *, cpus: bool) -> str:
+def _script(subject: Subject, shardings: Shardings, stages: Stages | None, model_path: str, *, cpus: bool) -> str:
     """train.py: the model, its loss, the step, and what runs it."""
     calls = subject.calls
     assert calls.invoked is not None
     apart, first = needs(calls.invoked)
-    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), "TRACE"))
+    whole = stages is None  # the loss
+    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), "TRACE" * whole))
     used_table = ["USED"] if shardings.used_apart else []
-    shared = ", ".join([*sorted(filter(None, tables)), *used_table, "evaluate", "lie", "mesh", "primitives"])
+    runs = ["evaluate", "lie", "mesh", "primitives"] if whole else ["lie", "mesh"]
+    shared = ", ".join([*sorted(filter(None, tables)), *used_table, *runs])
     used = "    state = jax.lax.with_sharding_constraint(state, lie(USED, state))\n" if shardings.used_apart else ""
     casts = subject.workload.states.casts
     used = (f"    state = cast(state, {COMPUTE})  # what is kept is in fp32\n" * casts) + used
     optimizer = "model_file.optimizer()" if calls.has_optimizer else "optax.adamw(3e-4, weight_decay=0.01)"
     several = subject.program.microbatches
-    numpy = ["import jax.numpy as jnp"] * (several > 1 or casts) + ["import numpy as np"] * (not cpus)
-    rows = written((((),) if several > 1 else ()) + (shardings.data,) if shardings.data else ())
+    numpy = ["import jax.numpy as jnp"] * ((several > 1 and whole) or casts) + ["import numpy as np"] * (not cpus)
+    cut = several > 1 or not whole  # into micro-batches
+    rows = written((((),) if cut else ()) + (shardings.data,) if shardings.data else ())
     return "\n".join(
         (
             *_title(subject),
@@ -305,13 +318,15 @@ def _script(subject: Subject, shardings: Shardings, model_path: str, *, cpus: bo
             "import argparse",
             "import importlib.util",
             "import sys",
+            *(["from functools import partial"] * (not whole)),
             "from pathlib import Path",
             "from typing import Any",
-            "from zlib import crc32",
+            *(["from zlib import crc32"] * whole),
             "",
             *sorted((*apart, "import jax", *numpy, "import optax")),
             *sorted((*first, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P")),
             "",
+            *(["from train_pipeline import pipelined, staged, unstaged"] * (not whole)),
             f"from train_shardings import {shared}",
             "",
             "Tree = Any",
@@ -319,24 +334,30 @@ def _script(subject: Subject, shardings: Shardings, model_path: str, *, cpus: bo
             "",
             f"MODEL = {literal(model_path)}",
             f"GLOBAL_BATCH = {subject.workload.global_batch}",
-            *([f"MICROBATCHES = {several}"] if several > 1 else ()),
+            *([f"MICROBATCHES = {several}"] if cut else ()),
             f"SEQ = {subject.workload.seq}",
             f"ROWS = {rows}  # of the batch",
             "SEED = 0",
             "",
             "",
             f"{LOAD}optimizer = {optimizer}",
-            *(line.replace("def begin()", "def as_made()") if casts else line for line in model(calls)),
+            *(line.replace("def begin()", "def as_made()") if casts or not whole else line for line in model(calls)),
             "",
             "",
             *(CAST.splitlines() if casts else ()),
-            LOSS.replace("CASTUSED", used).replace("REST", ", rest" if calls.invoked.way == "nnx" else ""),
-            "",
-            *accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings)),
+            *(
+                piped.step(stages, shardings.data)
+                if stages is not None
+                else (
+                    LOSS.replace("CASTUSED", used).replace("REST", ", rest" if calls.invoked.way == "nnx" else ""),
+                    "",
+                    *accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings)),
+                )
+            ),
             "",
             "",
             STEP.replace("STATES", states_table(shardings))
-            .replace("CUT", IN_MICROBATCHES * (several > 1))
+            .replace("CUT", IN_MICROBATCHES * cut)
             .replace("PUT", PUT if cpus else PUT_OWN)
             .replace("TOLD", TOLD if cpus else TOLD_ONCE),
         )
@@ -351,7 +372,7 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
     blocks = recompute.again(shardings)
     keys = 'keystr(keys, simple=True, separator=".")'
     path = f're.sub(r"\\.(raw_)?value$", "", {keys})' if calls.invoked.way == "nnx" else keys
-    sizes = ", ".join(f"{literal(axis.name)}: {axis.size}" for axis in subject.mesh.axes)
+    sizes = ", ".join(f"{literal(axis.name)}: {axis.size}" for axis in whole_mesh(subject).axes)
     devices = f"max({subject.ranks}, jax.config.jax_num_cpu_devices)"
     return "\n".join(
         (
@@ -396,18 +417,18 @@ def _beside(subject: Subject, shardings: Shardings, *, cpus: bool) -> str:
 
 def _devices(subject: Subject) -> str:
     """The devices in the order of the mesh, as code: JAX counts those of the first host, then those of the next."""
-    (stage,) = subject.decisions.stages
-    first, *_ = stage.ranks
-    if stage.ranks == tuple(range(first, first + subject.ranks)):
+    ranks = tuple(rank for group in subject.decisions.groups for rank in group)
+    first, *_ = ranks
+    if ranks == tuple(range(first, first + subject.ranks)):
         return f"jax.devices()[{first or ''}:{first + subject.ranks}]"
-    return f"[jax.devices()[at] for at in {stage.ranks}]"
+    return f"[jax.devices()[at] for at in {ranks}]"
 
 
 def _lying(shardings: Shardings) -> str:
     """A value where a PartitionSpec has it, as code; inside of what is manual, where its mesh has it."""
     if set(shardings.manual) == set(shardings.subject.mesh.names):
         return "value  # every device has its own"
-    where = "spec" if shardings.manual else "NamedSharding(mesh, spec)"
+    where = "spec" if shardings.manual or shardings.piped else "NamedSharding(mesh, spec)"
     return f"value if spec is None else jax.lax.with_sharding_constraint(value, {where})"
 
 

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.backends.jax_.capabilities import TARGETS
+from meshwright.backends.jax_.emit.pipeline.stages import whole_mesh
 from meshwright.backends.jax_.emit.script import SCRIPT
 from meshwright.backends.jax_.verify.hlo import Collective, collectives
+from meshwright.backends.jax_.verify.pipelines import taken
 from meshwright.backends.jax_.verify.predicted import REWRITES, predicted
 from meshwright.backends.results import Off, Verified
 from meshwright.backends.subject import Subject
@@ -136,7 +138,7 @@ def _run(jobs: Sequence[Job], given: Path, limit_s: float) -> None:
 def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] = REWRITES) -> Verified:
     """What differs in what a script left; collectives by these rewrites."""
     subject = job.subject
-    executed = collectives(ran.hlo, subject.mesh)
+    executed = collectives(ran.hlo, whole_mesh(subject), taken(subject.program))
     planned = predicted(subject.program, subject.fold, TARGETS[subject.decisions.target], rewrites)
     return Verified(
         ranks=subject.ranks,

@@ -18,6 +18,10 @@
     counted       micro-batches that all devices share are weighed by what counts in each: one number more
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
                   every parameter, once: neither `tied` nor `part_read` holds
+    one_program devices of a pipeline run one program: what the first stage and the last exchange is in it, and what all
+                exchange, once (`pipelines`)
+    in_step     they pass values on in every tick in which one of them has something to pass on
+    told        every stage is told the loss: one number
 
 Everything else is compared one by one: kind, mesh axes, bytes of each.
 """
@@ -29,8 +33,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
+from meshwright.backends.jax_.emit.pipeline.stages import AXIS
 from meshwright.backends.jax_.emit.views import stem
 from meshwright.backends.jax_.verify.hlo import Collective
+from meshwright.backends.jax_.verify.pipelines import calls_in_one, passed_on
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
 from meshwright.ir.graph.graph import Graph
@@ -42,7 +48,7 @@ from meshwright.ir.target.capabilities import Capabilities
 
 REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
-    "known", "counted", "added_up",
+    "known", "counted", "added_up", "one_program", "in_step", "told",
 )  # fmt: skip
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
@@ -126,29 +132,33 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
     if form == ONCE and "added_up" in rewrites:
         rewrites = tuple(one for one in rewrites if one not in ("tied", "part_read"))
     executed: Callable[[str], str] = target.executed if "executed" in rewrites else str
-    for stage in program.stages:
-        for number, name in stage.calls():
-            body, call = program.body(name), calls[number]
-            inputs = zip(call.body.graph.inputs, call.sources, strict=True)
-            given = {item.value for item, source in inputs if isinstance(source, FromInput)}
-            sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
-            for statement, times in _all(body, program.microbatches):
-                if not isinstance(statement, Move) or statement.step.free:
-                    continue
-                where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
-                size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
-                if "known" in rewrites and statement.result in known:
-                    continue
-                if "read_whole" in rewrites and _stem(statement.operand) in given:
-                    whole += times
-                elif "by_bytes" in rewrites and statement.reason not in ("value", "gradient"):
-                    packed[where] += size * times
-                elif "scalars" in rewrites and body.elements[statement.operand] == 1:
-                    scalars[where] += max(size, SCALAR_BYTES) * times
-                else:
-                    values[*where, size] += times
-            if "log_softmax" in rewrites:
-                perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
+    every = (call for stage in program.stages for call in stage.calls())
+    for number, name in calls_in_one(program) if "one_program" in rewrites else every:
+        body, call = program.body(name), calls[number]
+        inputs = zip(call.body.graph.inputs, call.sources, strict=True)
+        given = {item.value for item, source in inputs if isinstance(source, FromInput)}
+        sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
+        for statement, times in _all(body, program.microbatches):
+            if not isinstance(statement, Move) or statement.step.free:
+                continue
+            where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
+            size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
+            if "known" in rewrites and statement.result in known:
+                continue
+            if "read_whole" in rewrites and _stem(statement.operand) in given:
+                whole += times
+            elif "by_bytes" in rewrites and statement.reason not in ("value", "gradient"):
+                packed[where] += size * times
+            elif "scalars" in rewrites and body.elements[statement.operand] == 1:
+                scalars[where] += max(size, SCALAR_BYTES) * times
+            else:
+                values[*where, size] += times
+        if "log_softmax" in rewrites:
+            perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
+    for one, number in passed_on(program, in_step="in_step" in rewrites):
+        values[one] += number
+    if len(program.stages) > 1 and "told" in rewrites:
+        scalars["all_reduce", (AXIS,)] += SCALAR_BYTES
     for where, size in _tied(program, executed) if "tied" in rewrites else ():
         packed[where] += size
     if form == EACH and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
