@@ -54,6 +54,8 @@ def cast(tree: Tree, dtype: Any) -> Tree:
     return jax.tree.map(lambda one: one.astype(dtype) if jnp.issubdtype(one.dtype, jnp.floating) else one, tree)
 
 
+'''
+KEPT = '''\
 def begin() -> Tree:
     """The parameters that training begins with, as they are kept: in fp32."""
     return cast(as_made(), jnp.float32)
@@ -143,7 +145,7 @@ def moved(place: str, first: int) -> str:
 '''
 
 EVALUATE = '''\
-def path_of(keys: Any) -> str:
+def path_of(keys: Any) -> Any:
     return PATH
 
 
@@ -326,7 +328,7 @@ def _script(subject: Subject, shardings: Shardings, stages: Stages | None, model
             *sorted((*apart, "import jax", *numpy, "import optax")),
             *sorted((*first, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P")),
             "",
-            *(["from train_pipeline import pipelined, staged, unstaged"] * (not whole)),
+            *(["from train_pipeline import pipelined, rows, staged, unstaged"] * (not whole)),
             f"from train_shardings import {shared}",
             "",
             "Tree = Any",
@@ -344,7 +346,7 @@ def _script(subject: Subject, shardings: Shardings, stages: Stages | None, model
             *(line.replace("def begin()", "def as_made()") if casts or not whole else line for line in model(calls)),
             "",
             "",
-            *(CAST.splitlines() if casts else ()),
+            *((CAST + KEPT * whole).splitlines() if casts else ()),
             *(
                 piped.step(stages, shardings.data)
                 if stages is not None

@@ -82,6 +82,7 @@ class Shardings:
     def params(self) -> dict[str, Held]:
         """By path, as the user's state has it: parameters of scanned blocks are stacked."""
         found: dict[str, Held] = {}
+        shared = {tie.path for tie in self.subject.program.ties if len({stage for stage, _ in tie.holders}) > 1}
         for path, slot, body, stacked in self._slots():
             held = [
                 spec_of(one, slot.path)
@@ -92,7 +93,7 @@ class Shardings:
                     slot.grads,
                 )
             ]
-            if self.piped:
+            if self.piped and slot.path not in shared:
                 held = [_over_stages(one, stacked=stacked) for one in held]
             stored, used, states, grads = (((), *one) if stacked and one and not self.piped else one for one in held)
             own = Held(stored, stored if stacked else used, states, grads)  # a loop gathers its own

@@ -57,12 +57,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a script left: its losses, how many tensors were compared, how far each was off, and its compiled step."""
+    """What a script left: its losses, how many tensors were compared, how far each was off, its compiled step, and the
+    bytes that this takes on a device besides what it is given and leaves."""
 
     steps: int
     losses: tuple[float, ...]
     tensors: int
     off: Mapping[str, float]
+    temp_bytes: int
     hlo: str
 
 

@@ -157,6 +157,8 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
             perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
     for one, number in passed_on(program, in_step="in_step" in rewrites):
         values[one] += number
+    for where, size in _shared(program, executed) if "one_program" in rewrites else ():
+        packed[where] += size
     if len(program.stages) > 1 and "told" in rewrites:
         scalars["all_reduce", (AXIS,)] += SCALAR_BYTES
     for where, size in _tied(program, executed) if "tied" in rewrites else ():
@@ -264,6 +266,20 @@ def _tied(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Wh
         for one in syncs:
             for move, size in having if not one else ():
                 yield (executed(move.step.kind), tuple(sorted(move.step.axes))), size
+
+
+def _shared(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
+    """The sums over stages of what several of them hold; and, taken off, the sums over copies of all but the first."""
+    for tie in program.ties:
+        (stage, call), *others = ((stage, call) for stage, call in tie.holders)
+        for other, number in others:
+            if other != stage:
+                own = [(move, size) for move, size in _sync(program, other, number, tie.path)]
+                yield from (((executed(one.step.kind), tuple(sorted(one.step.axes))), -size) for one, size in own)
+        if any(other != stage for other, _ in others):
+            body = program.body(next(name for at, name in program.stages[stage].calls() if at == call))
+            slot = next(one for one in body.params if one.path == tie.path)
+            yield ("all_reduce", (AXIS,)), int(body.nbytes[slot.value])
 
 
 def _gathers(

@@ -67,7 +67,7 @@ def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
     reference = _Reference(job["model"], script, as_model(state), batches[0])
     gradients = jax.jit(script.gradients_of)
     update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
-    compiled = None
+    compiled, temp = None, 0
     off: dict[str, float] = {}
     losses, compared = [], 0
     off |= _far("the parameter at the start ", state, jax.jit(script.begin)())
@@ -77,6 +77,7 @@ def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
             lowered = script.step.lower(state, states, batch)
             compiled = lowered.compile(compiler_options={"xla_disable_hlo_passes": job["apart"]})
             Path(job["hlo"]).write_text(compiled.as_text(), encoding="utf-8")
+            temp = compiled.memory_analysis().temp_size_in_bytes
         _, grads = gradients(state, batch)
         expected, model_grads, after = reference.step(host, as_model(grads))
         stepped = update(state, states, grads)
@@ -91,7 +92,7 @@ def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
             far = _far(f"step {number}: {what}", one, other)
             compared = max(compared, len(far))
             off |= far
-    return {"losses": losses, "tensors": 2 * compared, "off": off}
+    return {"losses": losses, "tensors": 2 * compared, "off": off, "temp_bytes": temp}
 
 
 def _batch(script: Any, number: int, words: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ last block's output to the loss. What follows from a micro-batch alone is made w
 from __future__ import annotations
 
 STATE = '''\
-def paths_of(tree: Tree) -> list[str]:
+def paths_of(tree: Tree) -> list[Any]:
     return [path_of(keys) for keys, _ in tree_flatten_with_path(tree)[0]]
 
 
@@ -15,8 +15,10 @@ def staged(tree: Tree) -> Tree:
     """Parameters as stages hold them: one stage's after the other's, along their first dimension."""
 HELD    def of(keys: Any, leaf: Any) -> Any:
         path = path_of(keys)
+        if path in SHARED:
+            return leaf
         if path in ENDS:
-            rows = [leaf if stage == ENDS[path] else jnp.zeros_like(leaf) for stage in range(STAGES)]
+            rows = [leaf if stage in ENDS[path] else jnp.zeros_like(leaf) for stage in range(STAGES)]
             return jnp.concatenate([jnp.atleast_1d(one) for one in rows])
 FORM_0
 
@@ -29,11 +31,18 @@ def unstaged(state: Tree, shapes: Tree) -> Tree:
 
     def of(keys: Any, shape: Any) -> Any:
         path = path_of(keys)
+        if path in SHARED:
+            return leaves[path]
         if path in ENDS:
-            return leaves[path].reshape(STAGES, *shape.shape)[ENDS[path]]
+            return leaves[path].reshape(STAGES, *shape.shape)[ENDS[path][0]]
 FORM_1
 
     return tree_map_with_path(of, shapes)
+
+
+def rows(tree: Tree) -> Tree:
+    """Where parameters lie along the stages."""
+    return tree_map_with_path(lambda keys, _: P() if path_of(keys) in SHARED else P("pp"), tree)
 
 
 def stack_of(leaves: dict[str, Any], shapes: dict[str, Any]) -> Tree:
@@ -147,23 +156,30 @@ SCANNED = """\
     common, entering, rows = scan.invars[: carried[0]], scan.invars[slice(*carried)], scan.invars[carried[1] :]
     leaving, body = scan.outvars[: len(entering)], scan.params["jaxpr"]
     names = {var: path for path, var in held.items()}
+    untrained = [one for one in rows if one not in names]
+    common = [*common, *untrained]
 
     def block(params: Tree, value: Any, beside: Any) -> Any:
-        given = enumerate((*beside, *value, *(params[names[one]] for one in rows)))
-        given = [pinned(one, f"{SCAN}.{at}") for at, one in given]
+        common, number = beside
+        others = {var: one[number] for var, one in zip(untrained, common[carried[0] :], strict=True)}
+        own = [others[one] if one in others else params[names[one]] for one in rows]
+        given = [pinned(one, f"{SCAN}.{at}") for at, one in enumerate((*common[: carried[0]], *value, *own))]
         return evaluate(body.jaxpr, body.consts, given, f"{SCAN}/")[: len(entering)]
 """
 
 CROSSED = """\
-    entering, given, made_of, leaving = (crossing(jaxpr, held.values(), at) for at in (BEGIN, SECOND, THIRD, END))
-    inside = jaxpr.eqns[SECOND:THIRD]
     trained = trained_in(jaxpr, held.values())
+    between = min(range(BETWEEN + 1), key=lambda one: len(crossing(jaxpr, trained, SECOND + one)))
+    given, made_of, leaving = (crossing(jaxpr, trained, at + between) for at in (SECOND, THIRD, END))
+    firsts = [crossing(jaxpr, trained, at + between) for at in BEGIN]
+    entering = [one for one in firsts if [var.aval for var in one] == [var.aval for var in given]][-1]
+    inside = jaxpr.eqns[SECOND + between : THIRD + between]
     own = {one for equation in inside for one in equation.outvars} | trained
     common = [one for one in dict.fromkeys(read_in(inside)) if one not in own]
 
 AGAIN    def block(params: Tree, value: Any, beside: Any) -> Any:
         own = {held[f"{BLOCKS[1]}.{name}"]: one for name, one in params.items()}
-        return reach(jaxpr, made_of, own | dict(zip((*given, *common), (*value, *beside), strict=True)))
+        return reach(jaxpr, made_of, own | dict(zip((*given, *common), (*value, *beside[0]), strict=True)))
 """
 CROSSING = '''\
 def read_in(equations: Any) -> list[Any]:
@@ -178,9 +194,9 @@ def trained_in(jaxpr: Any, params: Any) -> set[Any]:
     return found
 
 
-def crossing(jaxpr: Any, params: Any, number: int) -> list[Any]:
+def crossing(jaxpr: Any, trained: set[Any], number: int) -> list[Any]:
     """What equations before this one make of parameters, and later ones read."""
-    before = {one for equation in jaxpr.eqns[:number] for one in equation.outvars} & trained_in(jaxpr, params)
+    before = {one for equation in jaxpr.eqns[:number] for one in equation.outvars} & trained
     return [one for one in dict.fromkeys(read_in(jaxpr.eqns[number:])) if one in before]
 
 

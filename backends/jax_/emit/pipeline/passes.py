@@ -26,21 +26,29 @@ class Part:
         return jax.tree.unflatten(self.tree, [next(left) if at is None else again[at] for at in self.again])(grad)
 
 
-def forwards(block: Part, stack: Tree, value: Any, beside: Any) -> tuple[Any, Any]:
-    return jax.lax.scan(lambda value, params: block.forward(params, value, beside), value, stack)
+def forwards(block: Part, stack: Tree, numbers: Any, value: Any, beside: Any) -> Any:
+    def step(value: Any, given: Any) -> tuple[Any, Any]:
+        params, number = given
+        return block.forward(params, value, (beside, number))
+
+    return jax.lax.scan(step, value, (stack, numbers))
 
 
-def backwards(block: Part, stack: Tree, beside: Any, kept: Any, grad: Any) -> tuple[Any, Tree]:
+def backwards(block: Part, stack: Tree, numbers: Any, beside: Any, kept: Any, grad: Any) -> Any:
     def step(grad: Any, given: Any) -> tuple[Any, Tree]:
-        params, kept = given
-        of_params, grad = block.backward(params, beside, kept, grad)
+        params, number, kept = given
+        of_params, grad = block.backward(params, (beside, number), kept, grad)
         return grad, of_params
 
-    return jax.lax.scan(step, grad, (stack, kept), reverse=True)
+    return jax.lax.scan(step, grad, (stack, numbers, kept), reverse=True)
 
 
 def zeros(tree: Tree, *several: int) -> Tree:
     return jax.tree.map(lambda one: jnp.zeros((*several, *one.shape), one.dtype), tree)
+
+
+def added(one: Tree, other: Tree) -> Tree:
+    return jax.tree.map(jnp.add, one, other)
 
 
 def taken(tree: Tree, at: Any) -> Tree:
@@ -61,16 +69,20 @@ def pipelined(loss: Any, share: Any, shapes: Tree, rest: Any, state: Tree, batch
     stage = jax.lax.axis_index("pp")
     sizes = dict(zip(paths_of(shapes), jax.tree.leaves(shapes), strict=True))
     leaves = dict(zip(paths_of(state), jax.tree.leaves(state), strict=True))
-    before, behind = (
-        {path: leaves[path].reshape(sizes[path].shape) for path in ENDS if ENDS[path] == end} for end in (0, STAGES - 1)
+CAST    before, behind = (
+        {path: leaves[path].reshape(sizes[path].shape) for path in ENDS if end in ENDS[path]} for end in (0, STAGES - 1)
     )
     stack, micro = stack_of(leaves, sizes), taken(batch, 0)
     parts = parts_of(loss, shapes, micro, rest)
     first, block, last = Part(parts.first), Part(parts.block), Part(parts.last)
     value, of_first = jax.eval_shape(first.forward, before, (), micro)
-    of_last = jax.eval_shape(last.forward, behind, value, micro)[1]
-    of_blocks = jax.eval_shape(partial(forwards, block), taken(stack, 0), value, parts.beside(micro))[1]
+    told, of_last = jax.eval_shape(last.forward, behind, value, micro)
+    chunk = taken(stack, 0), jnp.arange(EACH), value, parts.beside(micro)
+    of_blocks = jax.eval_shape(partial(forwards, block), *chunk)[1]
     total = WHOLE
+
+    def numbers(chunk: Any) -> Any:
+        return (chunk * STAGES + stage) * EACH + jnp.arange(EACH)
 
     def at(turn: Any, back: bool) -> Any:
         """Whether a turn is one, its chunk and its micro-batch, and whether it begins or ends the model."""
@@ -90,9 +102,9 @@ def pipelined(loss: Any, share: Any, shapes: Tree, rest: Any, state: Tree, batch
             given, by_first = jax.lax.cond(
                 begins, lambda: first.forward(before, (), micro), lambda: (arrived, zeros(of_first))
             )
-            value, by_blocks = forwards(block, taken(stack, chunk), given, parts.beside(micro))
+            value, by_blocks = forwards(block, taken(stack, chunk), numbers(chunk), given, parts.beside(micro))
             loss, by_last = jax.lax.cond(
-                ends, lambda: last.forward(behind, value, micro), lambda: (jnp.zeros(()), zeros(of_last))
+                ends, lambda: last.forward(behind, value, micro), lambda: zeros((told, of_last))
             )
             return value, (by_first, by_blocks, by_last), loss * share(micro) / total
 
@@ -105,22 +117,21 @@ def pipelined(loss: Any, share: Any, shapes: Tree, rest: Any, state: Tree, batch
     def backward(tick: Any, arrived: Any, kept: Any, grads: Any) -> Any:
         valid, chunk, number, slot, begins, ends = at(tick - START - (STAGES - 1 - stage), back=True)
         micro = taken(batch, number)
-        slots = number % KEPT_FIRST, slot, number % KEPT_LAST
+
+        def at_the_end() -> Any:
+            weight = jnp.asarray(share(micro) / total, told.dtype)
+            of_behind, grad = last.backward(behind, micro, taken(kept[2], number % KEPT_LAST), weight)
+            return added(grads[2], of_behind), grad
+
+        def at_the_beginning(grad: Any) -> Any:
+            return added(grads[0], first.backward(before, micro, taken(kept[0], number % KEPT_FIRST), grad)[0])
 
         def run() -> Any:
-            by_first, by_blocks, by_last = map(taken, kept, slots)
-            of_behind, grad = jax.lax.cond(
-                ends,
-                lambda: last.backward(behind, micro, by_last, share(micro) / total),
-                lambda: (zeros(behind), arrived),
-            )
-            grad, of_stack = backwards(block, taken(stack, chunk), parts.beside(micro), by_blocks, grad)
-            of_before = jax.lax.cond(
-                begins, lambda: first.backward(before, micro, by_first, grad)[0], lambda: zeros(before)
-            )
-            old = grads[0], taken(grads[1], chunk), grads[2]
-            added = jax.tree.map(jnp.add, old, (of_before, of_stack, of_behind))
-            return grad, (added[0], put(grads[1], chunk, added[1]), added[2])
+            of_behind, grad = jax.lax.cond(ends, at_the_end, lambda: (grads[2], arrived))
+            by_blocks, beside = taken(kept[1], slot), parts.beside(micro)
+            grad, of_stack = backwards(block, taken(stack, chunk), numbers(chunk), beside, by_blocks, grad)
+            of_stack = put(grads[1], chunk, added(taken(grads[1], chunk), of_stack))
+            return grad, (jax.lax.cond(begins, at_the_beginning, lambda _: grads[0], grad), of_stack, of_behind)
 
         grad, grads = jax.lax.cond(valid, run, lambda: (zeros(value), grads))
         return jax.lax.ppermute(grad, "pp", BACK), grads
@@ -131,11 +142,13 @@ def pipelined(loss: Any, share: Any, shapes: Tree, rest: Any, state: Tree, batch
         return (ahead, backward(number, behind[0], ahead[1], behind[1]) if back else behind), None
 
     buffers = zeros(of_first, KEPT_FIRST), zeros(of_blocks, KEPT), zeros(of_last, KEPT_LAST)
-    carry = (zeros(value), buffers, jnp.zeros(())), (zeros(value), (zeros(before), zeros(stack), zeros(behind)))
+    sums = SUMS
+    carry = (zeros(value), buffers, jnp.zeros(())), (zeros(value), sums)
     for begin, end, forth, back in LOOPS:
         carry, _ = jax.lax.scan(partial(tick, forth=forth, back=back), carry, jnp.arange(begin, end))
     of_before, of_stack, of_behind = carry[1][1]
-    grads = SUMMED
-    held = [grads[path].reshape(leaf.shape) for path, leaf in leaves.items()]
+    shared = {path: jax.lax.psum(of_before[path] + of_behind[path], "pp") for path in SHARED}
+    grads = {**of_before, **leaves_of(of_stack), **of_behind, **shared}
+SUMMED    held = [grads[path].reshape(leaf.shape)WIDE for path, leaf in leaves.items()]
     return jax.lax.psum(carry[0][2], AXES), jax.tree.unflatten(jax.tree.structure(state), held)
 '''

@@ -39,8 +39,6 @@ class Stages:
         """Refuse stages that are unlike each other, and values that do not go from each to the next."""
         if len({stage.mesh for stage in self.subject.decisions.stages}) > 1:
             raise _refuse("the plan", "its stages have different meshes")
-        if self.subject.workload.states.casts:
-            raise _refuse("the plan", "no code is written for stages that cast parameters")
         if len({len(self._blocks_of(number)) for number in range(len(self.subject.program.stages))}) > 1:
             raise _refuse("the plan", "devices of one program have as many blocks each, and these stages do not")
         self._check_ends()
@@ -101,16 +99,22 @@ class Stages:
         return bool(self.blocks.plan.recompute)
 
     @cached_property
-    def ends(self) -> dict[str, int]:
-        """The parameters beside blocks, by path: 0 on the first stage, 1 on the last."""
+    def ends(self) -> dict[str, tuple[int, ...]]:
+        """The stages that hold parameters beside those of blocks, by path: the first, the last, or both."""
         program, last = self.subject.program, len(self.subject.program.stages) - 1
-        return {
-            slot.path: int(number == last)
-            for number in (0, last)
-            for _, name in program.stages[number].calls()
-            if program.body(name).body != self.blocks.plan.body
-            for slot in program.body(name).params
-        }
+        held: dict[str, tuple[int, ...]] = {}
+        for number in (0, last):
+            for _, name in program.stages[number].calls():
+                for slot in program.body(name).params if program.body(name).body != self.blocks.plan.body else ():
+                    at = held.get(slot.path, ())
+                    group = self.ticks.stages - 1 if number else 0
+                    held[slot.path] = at if group in at else (*at, group)
+        return held
+
+    @property
+    def between(self) -> int:
+        """Equations between blocks that are written out, which are not known to be of one of them."""
+        return self.spans[1][0] - self.spans[0][1]
 
     def _blocks_of(self, stage: int) -> tuple[str, ...]:
         program = self.subject.program
@@ -127,8 +131,8 @@ class Stages:
             if not all(kinds[slice(*own)]) or (before and number) or (behind and number < last):
                 raise _refuse(f"stage {number}", "it runs more than blocks, and is neither the first nor the last")
         for tie in program.ties:
-            if len({stage for stage, _ in tie.holders}) > 1:
-                raise _refuse(tie.path, "several stages hold it")
+            if tie.path not in self.ends:
+                raise _refuse(tie.path, "several blocks hold it")
 
     def _check_transfers(self) -> None:
         stages = len(self.subject.program.stages)
@@ -141,8 +145,8 @@ class Stages:
     def _check_written_out(self) -> None:
         """Must: equations of blocks one block after the other, as many in each (the first may have what all read)."""
         spans = self.spans
-        follow = all(one[1] == other[0] for one, other in pairwise(spans))
-        if not follow or len({last - first for first, last in spans[1:]}) != 1:
+        apart = {other[0] - one[1] for one, other in pairwise(spans)}
+        if len(apart) > 1 or min(apart) < 0 or len({last - first for first, last in spans[1:]}) != 1:
             raise _refuse("the blocks", "their equations do not stand one block after the other, alike")
 
 

@@ -13,7 +13,7 @@ from meshwright.ir.quoting import literal
 STEP = '''\
 def begin() -> Tree:
     """The parameters that training begins with, as stages hold them."""
-    return staged(as_made())
+    return staged(MADE)
 
 
 def model_state(state: Tree) -> Tree:
@@ -35,8 +35,8 @@ shapes = jax.eval_shape(as_made)
 gradients_of = jax.shard_map(
     partial(pipelined, loss_of, share, shapes, (HELD)),
     mesh=mesh,
-    in_specs=(P("pp"), ROWS),
-    out_specs=(P(), P("pp")),
+    in_specs=(rows(jax.eval_shape(begin)), ROWS),
+    out_specs=(P(), rows(jax.eval_shape(begin))),
     axis_names={MANUAL},
     check_vma=False,
 )'''
@@ -49,7 +49,8 @@ def step(stages: Stages, data: tuple[str, ...]) -> Iterator[str]:
     rest = calls.invoked.way == "nnx"
     weight = accumulation.weight_of(stages.subject)
     share = accumulation.counted_in(weight) if weight.kind == COUNT else "1.0"
-    code = STEP.replace("REST_ARGUMENT", ", rest: Tree" * rest).replace("REST", ", rest" * rest)
+    made = "cast(as_made(), jnp.float32)" if stages.subject.workload.states.casts else "as_made()"
+    code = STEP.replace("MADE", made).replace("REST_ARGUMENT", ", rest: Tree" * rest).replace("REST", ", rest" * rest)
     code = code.replace("SHARE", share).replace("HELD", "rest," * rest)
     yield from code.replace("MANUAL", ", ".join(map(literal, (AXIS, *data)))).split("\n")
 
