@@ -227,7 +227,7 @@ def test_moves_that_tables_cannot_say_are_refused(tmp_path: Path) -> None:
     "degrees",
     [
         {"cp": 2, "context": "ring"},
-        {"pp": 2, "microbatches": 2, "schedule": "1f1b"},
+        {"pp": 2, "microbatches": 2, "schedule": "zb-h1"},
         {"dp": 8, "recompute": "selective"},
     ],
     ids=str,

@@ -27,7 +27,7 @@ PIPELINES: tuple[tuple[str, dict[str, Any]], ...] = (
     (SCAN, {"pp": 2, "microbatches": 16, "schedule": "1f1b"}),
     (f"{LLAMA}:tiny", {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "1f1b", "recompute": "full"}),
     (SCAN, {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "interleaved"}),
-    (f"{ZOO}/nnx_.py:gpt", {"pp": 3, "dp": 2, "microbatches": 4, "schedule": "1f1b"}),
+    (f"{ZOO}/linen.py:gpt", {"pp": 3, "dp": 2, "microbatches": 4, "schedule": "1f1b"}),
 )
 NEEDED = (
     {"in_step", "told"},
@@ -79,7 +79,7 @@ def test_scripts_of_pipelines_are_clean(tmp_path: Path) -> None:
         emit(subject(reference, **degrees), tmp_path / str(number)).write(tmp_path / str(number))
     for file in tmp_path.rglob("*.py"):
         assert "meshwright" not in file.read_text()
-        assert len(file.read_text().splitlines()) <= {"train.py": 150, "train_shardings.py": 195}.get(file.name, 330)
+        assert len(file.read_text().splitlines()) <= {"train.py": 150, "train_shardings.py": 195}.get(file.name, 335)
     assert unclean(tmp_path, types=False) == ""
 
 
