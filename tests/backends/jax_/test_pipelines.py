@@ -44,7 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, Ran]]:
     """All scripts, run in one process."""
     folder = tmp_path_factory.mktemp("piped")
     jobs = [job(subject(reference, **degrees), folder / str(at)) for at, (reference, degrees) in enumerate(PIPELINES)]
-    return list(zip(jobs, run(jobs, steps=1, limit_s=900), strict=True))
+    return list(zip(jobs, run(jobs, steps=1, limit_s=1800), strict=True))
 
 
 @pytest.mark.e2e

@@ -31,7 +31,7 @@ def share(micro: Batch) -> Any:
     return SHARE
 
 
-shapes = jax.eval_shape(as_made)
+shapes = jax.eval_shape(USED)
 gradients_of = jax.shard_map(
     partial(pipelined, loss_of, share, shapes, (HELD)),
     mesh=mesh,
@@ -50,7 +50,13 @@ def step(stages: Stages, data: tuple[str, ...]) -> Iterator[str]:
     weight = accumulation.weight_of(stages.subject)
     share = accumulation.counted_in(weight) if weight.kind == COUNT else "1.0"
     made = "cast(as_made(), jnp.float32)" if stages.subject.workload.states.casts else "as_made()"
-    code = STEP.replace("MADE", made).replace("REST_ARGUMENT", ", rest: Tree" * rest).replace("REST", ", rest" * rest)
+    used = "lambda: cast(as_made(), jnp.bfloat16)" if stages.subject.workload.states.casts else "as_made"
+    code = (
+        STEP.replace("MADE", made)
+        .replace("USED", used)
+        .replace("REST_ARGUMENT", ", rest: Tree" * rest)
+        .replace("REST", ", rest" * rest)
+    )
     code = code.replace("SHARE", share).replace("HELD", "rest," * rest)
     yield from code.replace("MANUAL", ", ".join(map(literal, (AXIS, *data)))).split("\n")
 
