@@ -6,8 +6,9 @@ several products, CPUs reduce the gradient of each apart (`adds_first`). A scan 
 every one, but along axes that are manual (`jax.shard_map`), which those are that cut the batch (`in_turn`).
 
 What shardings of values cannot say is printed: every device runs code of its own on its parts, in `jax.shard_map`
-(`emit.printed`). Whatever is left out is not written yet: pipelines, recomputation of parts of a block, offloading,
-other precisions, uneven parts.
+(`emit.printed`). Zero bubble is left out as gradients of weights and of values come of one `jax.vjp`, and stages of
+unlike meshes as all devices run one program. Whatever else is left out is not written yet: recomputation of parts of a
+block, offloading, other precisions, uneven parts.
 
 No GPU or TPU was at hand. What is listed for GPUs rests on the same scripts run on host devices, of two processes too,
 and on XLA's passes by name; for TPUs, on the same scripts compiled for eight of v5e (`jax.experimental.topologies`,
@@ -19,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshwright.ir.target.capabilities import Capabilities, Line
+from meshwright.ir.target.capabilities import Capabilities, Line, ScheduleLine
 from meshwright.ir.target.precisions import PrecisionLine
 
 _TRIED = "tried on 8 host devices, jax 0.10.2: gradients exact"
 _PRINTED = f"printed, in jax.shard_map; {_TRIED}"
 _SPECS = f"PartitionSpec of parameters and values; {_TRIED}"
+_TICKS = f"jax.shard_map along the stages, which run in step (emit/pipeline/ticks.py); {_TRIED}"
 
 JAX_CPU = Capabilities(
     target="jax-cpu",
@@ -40,7 +42,11 @@ JAX_CPU = Capabilities(
         Line("ring", f"keys and values by ppermute, their gradients, too; {_PRINTED}"),
     ),
     storage=(Line("params", _SPECS), Line("grads", _SPECS), Line("optimizer", _SPECS)),
-    schedules=(),
+    schedules=(
+        ScheduleLine("gpipe", _TICKS),
+        ScheduleLine("1f1b", f"{_TICKS}; a stage s of p keeps 2 (p - s) - 1 micro-batches"),
+        ScheduleLine("interleaved", _TICKS, multiple_of_groups=True),
+    ),
     recompute=(
         Line("none", f"a model's own jax.checkpoint is left out; {_TRIED}"),
         Line("full", f"jax.checkpoint around blocks, and the body of a scan of them; {_TRIED}; collectives run again"),

@@ -5,6 +5,7 @@
 | `files` | the files of a plan, and what is refused |
 | `shardings` | where parameters and values lie, as PartitionSpecs |
 | `accumulation` | how gradients of several micro-batches are added up |
+| `pipeline/` | stages that run in step |
 | `recompute` | blocks that the backward pass computes again |
 | `script` | train.py, from top to bottom |
 | `evaluated` | the user's loss, run as it is traced, with values where the plan has them |

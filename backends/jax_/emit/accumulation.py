@@ -33,7 +33,9 @@ def data_axes(program: Program, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def form_of(program: Program, data: tuple[str, ...]) -> str:
-    """How micro-batches are added up; empty for one alone."""
+    """How micro-batches are added up; empty for one alone. Stages of a pipeline add up their own."""
+    if len(program.stages) > 1:
+        return ONCE
     if program.microbatches == 1:
         return ""
     return ONCE if any(_summed(one, data) for body in program.bodies for one in body.sync) else EACH

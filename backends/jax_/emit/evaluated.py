@@ -34,11 +34,15 @@ def moved(place: str, first: int) -> str:
 '''
 
 EVALUATE = '''\
+def path_of(keys: Any) -> Any:
+    return PATH
+
+
 def lie(table: dict[str, P], tree: Any) -> Any:
     """For every leaf the sharding that a table has for its path."""
 
     def of(keys: Any, leaf: Any) -> NamedSharding:
-        path = PATH
+        path = path_of(keys)
         alike = re.sub(r"(?<![^.])\\d+(?![^.])", "*", path)
         return NamedSharding(mesh, table[path] if path in table else table[alike])
 
@@ -211,5 +215,5 @@ def _lying(shardings: Shardings) -> str:
     """A value where a PartitionSpec has it, as code; inside of what is manual, where its mesh has it."""
     if set(shardings.manual) == set(shardings.subject.mesh.names):
         return "value  # every device has its own"
-    where = "spec" if shardings.manual else "NamedSharding(mesh, spec)"
+    where = "spec" if shardings.manual or shardings.piped else "NamedSharding(mesh, spec)"
     return f"value if spec is None else jax.lax.with_sharding_constraint(value, {where})"

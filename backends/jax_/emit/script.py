@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import takewhile
 
 from meshwright.backends.jax_.emit import accumulation, recompute
 from meshwright.backends.jax_.emit.evaluated import IMPORTS, evaluated, loss
 from meshwright.backends.jax_.emit.model import model, needs
+from meshwright.backends.jax_.emit.pipeline import step as piped
+from meshwright.backends.jax_.emit.pipeline.stages import Stages, whole_mesh
 from meshwright.backends.jax_.emit.printed.script import PrintedScript
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import gradients_table, params_tables, states_table, written
@@ -45,6 +48,8 @@ def cast(tree: Tree, dtype: Any) -> Tree:
     return jax.tree.map(lambda one: one.astype(dtype) if jnp.issubdtype(one.dtype, jnp.floating) else one, tree)
 
 
+'''
+KEPT = '''\
 def begin() -> Tree:
     """The parameters that training begins with, as they are kept: in fp32."""
     return cast(as_made(), jnp.float32)
@@ -126,17 +131,38 @@ elif "HOSTS" in os.environ:
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A way to compute a loss and its gradients: lines of `train.py`, and what they need.
+
+    - `shared` imports from the files beside it; `python` are modules of Python that it needs besides.
+    - `cut`: whether a batch is given in micro-batches.
+    """
+
+    lines: tuple[str, ...]
+    shared: tuple[str, ...]
+    python: tuple[str, ...] = ()
+    cut: bool
+    files: tuple[tuple[str, str], ...] = ()
+    """Those beside the script, but for that of shardings."""
+
+
 def texts(subject: Subject, model_path: str, *, cpus: bool) -> tuple[tuple[str, str], ...]:
-    """train.py, and the file beside it, by name. `cpus`: devices are parts of this machine's CPU."""
+    """train.py, and the files beside it, by name. `cpus`: devices are parts of this machine's CPU."""
     shardings = Shardings(subject)
     printed = printed_in(shardings)
-    beside = _beside(subject, shardings, printed, cpus=cpus)
-    return (SCRIPT, _script(subject, shardings, printed, model_path, cpus=cpus)), (BESIDE, beside)
+    form = _piped(shardings) if shardings.piped else _evaluated(shardings) if printed is None else _printed(printed)
+    script = _script(subject, shardings, form, model_path, cpus=cpus)
+    return (SCRIPT, script), (BESIDE, _beside(subject, shardings, printed, cpus=cpus)), *form.files
 
 
 def printed_in(shardings: Shardings) -> PrintedScript | None:
     """The printed model of a plan; None where shardings of values say all of it, and the user's own code runs. Raises a
     `NotEmitted` where neither does."""
+    if shardings.piped:
+        Stages(shardings.subject).check()
+        shardings.check()
+        return None
     if not shardings.subject.prints:
         try:
             shardings.check()
@@ -147,25 +173,69 @@ def printed_in(shardings: Shardings) -> PrintedScript | None:
     return PrintedScript.of(shardings.subject)
 
 
-def _script(
-    subject: Subject, shardings: Shardings, printed: PrintedScript | None, model_path: str, *, cpus: bool
-) -> str:
+def _made(subject: Subject, *, apart: bool) -> list[str]:
+    """How the model is made and called; `apart`: parameters begin otherwise than they are made."""
+    lines = model(subject.calls)
+    return [line.replace("def begin()", "def as_made()") if apart else line for line in lines]
+
+
+def _evaluated(shardings: Shardings) -> Form:
+    """The user's loss is run as it is traced, with values where the plan has them."""
+    subject, casts = shardings.subject, shardings.subject.workload.states.casts
+    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), "TRACE"))
+    named = [*sorted(filter(None, tables)), *["USED"] * shardings.used_apart, "evaluate", "lie", "mesh", "primitives"]
+    sums = accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings))
+    kept = (CAST + KEPT).splitlines() if casts else []
+    return Form(
+        lines=(*_made(subject, apart=casts), "", "", *kept, *loss(subject, shardings), "", *sums),
+        shared=(f"from train_shardings import {', '.join(named)}",),
+        python=("from zlib import crc32",),
+        cut=subject.program.microbatches > 1,
+    )
+
+
+def _printed(printed: PrintedScript) -> Form:
+    """Every device runs code of its own on its parts."""
+    subject, casts = printed.subject, printed.subject.workload.states.casts
+    made = takewhile(lambda line: not line.startswith("def outputs_of"), _made(subject, apart=casts))
+    tables = sorted(dict.fromkeys(("PARAMS", states_table(printed.shardings), *printed.shared)))
+    named = [*tables, "lie", "loss_of", "mesh", "specs_of", *printed.calls]
+    return Form(
+        lines=(*made, *((CAST + KEPT).splitlines() if casts else ()), *printed.gradients()),
+        shared=(f"from train_shardings import {', '.join(named)}",),
+        cut=subject.program.microbatches > 1,
+    )
+
+
+def _piped(shardings: Shardings) -> Form:
+    """Stages run in step, each a part of the model."""
+    subject = shardings.subject
+    stages = Stages(subject)
+    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings)))
+    named = [*sorted(filter(None, tables)), *["USED"] * shardings.used_apart, "lie", "mesh"]
+    kept = CAST.splitlines() if subject.workload.states.casts else []
+    return Form(
+        lines=(*_made(subject, apart=True), "", "", *kept, *piped.step(stages, shardings.data)),
+        shared=(
+            "from train_pipeline import pipelined, rows, staged, unstaged",
+            f"from train_shardings import {', '.join(named)}",
+        ),
+        python=("from functools import partial",),
+        cut=True,
+        files=(piped.beside(stages, shardings.data),),
+    )
+
+
+def _script(subject: Subject, shardings: Shardings, form: Form, model_path: str, *, cpus: bool) -> str:
     """train.py: the model, its loss, the step, and what runs it."""
     calls = subject.calls
     assert calls.invoked is not None
     apart, first = needs(calls.invoked)
-    casts = subject.workload.states.casts
     optimizer = "model_file.optimizer()" if calls.has_optimizer else "optax.adamw(3e-4, weight_decay=0.01)"
-    several = subject.program.microbatches
-    numpy = ["import jax.numpy as jnp"] * (several > 1 or casts) + ["import numpy as np"] * (not cpus)
-    rows = written((((),) if several > 1 else ()) + (shardings.data,) if shardings.data else ())
-    made = (line.replace("def begin()", "def as_made()") if casts else line for line in model(calls))
-    if printed is None:
-        sums = accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings))
-        body = [*made, "", "", *(CAST.splitlines() if casts else ()), *loss(subject, shardings), "", *sums]
-    else:
-        own = takewhile(lambda line: not line.startswith("def outputs_of"), made)
-        body = [*own, *(CAST.splitlines() if casts else ()), *printed.gradients()]
+    numpy = ["import jax.numpy as jnp"] * any("jnp." in line for line in form.lines)
+    numpy += ["import numpy as np"] * (not cpus)
+    rows = written((((),) if form.cut else ()) + (shardings.data,) if shardings.data else ())
+    python = ("from pathlib import Path", "from typing import Any", *form.python)
     return "\n".join(
         (
             *_title(subject),
@@ -173,46 +243,34 @@ def _script(
             "import argparse",
             "import importlib.util",
             "import sys",
-            "from pathlib import Path",
-            "from typing import Any",
-            *(["from zlib import crc32"] if printed is None else []),
+            *sorted(python),
             "",
             *sorted((*apart, "import jax", *numpy, "import optax")),
             *sorted((*first, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P")),
             "",
-            f"from train_shardings import {_shared(shardings, printed)}",
+            *form.shared,
             "",
             "Tree = Any",
             "Batch = dict[str, jax.Array]",
             "",
             f"MODEL = {literal(model_path)}",
             f"GLOBAL_BATCH = {subject.workload.global_batch}",
-            *([f"MICROBATCHES = {several}"] if several > 1 else ()),
+            *([f"MICROBATCHES = {subject.program.microbatches}"] if form.cut else ()),
             f"SEQ = {subject.workload.seq}",
             f"ROWS = {rows}  # of the batch",
             "SEED = 0",
             "",
             "",
             f"{LOAD}optimizer = {optimizer}",
-            *body,
+            *form.lines,
             "",
             "",
             STEP.replace("STATES", states_table(shardings))
-            .replace("CUT", IN_MICROBATCHES * (several > 1))
+            .replace("CUT", IN_MICROBATCHES * form.cut)
             .replace("PUT", PUT if cpus else PUT_OWN)
             .replace("TOLD", TOLD if cpus else TOLD_ONCE),
         )
     )
-
-
-def _shared(shardings: Shardings, printed: PrintedScript | None) -> str:
-    """What train.py takes from the file beside it."""
-    if printed is not None:
-        tables = dict.fromkeys(("PARAMS", states_table(shardings), *printed.shared))
-        return ", ".join([*sorted(tables), "lie", "loss_of", "mesh", "specs_of", *printed.calls])
-    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), "TRACE"))
-    used = ["USED"] if shardings.used_apart else []
-    return ", ".join([*sorted(filter(None, tables)), *used, "evaluate", "lie", "mesh", "primitives"])
 
 
 def _beside(subject: Subject, shardings: Shardings, printed: PrintedScript | None, *, cpus: bool) -> str:
@@ -251,7 +309,7 @@ def _import_order(line: str) -> tuple[bool, str]:
 
 def _mesh(subject: Subject, *, cpus: bool) -> Iterator[str]:
     """The mesh."""
-    sizes = ", ".join(f"{literal(axis.name)}: {axis.size}" for axis in subject.mesh.axes)
+    sizes = ", ".join(f"{literal(axis.name)}: {axis.size}" for axis in whole_mesh(subject).axes)
     yield f"MESH{': dict[str, int]' * (not sizes)} = {{{sizes}}}"
     if cpus:
         devices = f"max({subject.ranks}, jax.config.jax_num_cpu_devices)"
@@ -266,11 +324,11 @@ def _mesh(subject: Subject, *, cpus: bool) -> Iterator[str]:
 
 def _devices(subject: Subject) -> str:
     """The devices in the order of the mesh, as code: JAX counts those of the first host, then those of the next."""
-    (stage,) = subject.decisions.stages
-    first, *_ = stage.ranks
-    if stage.ranks == tuple(range(first, first + subject.ranks)):
+    ranks = tuple(rank for group in subject.decisions.groups for rank in group)
+    first, *_ = ranks
+    if ranks == tuple(range(first, first + subject.ranks)):
         return f"jax.devices()[{first or ''}:{first + subject.ranks}]"
-    return f"[jax.devices()[at] for at in {stage.ranks}]"
+    return f"[jax.devices()[at] for at in {ranks}]"
 
 
 def _title(subject: Subject) -> Iterator[str]:

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.accumulation import ONCE, data_axes, form_of
+from meshwright.backends.jax_.emit.pipeline.stages import AXIS
 from meshwright.backends.jax_.emit.views import Nearest, Shown, Spec, apart, ended, stem
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModule
@@ -85,6 +86,7 @@ class Shardings:
     def params(self) -> dict[str, Held]:
         """By path, as the user's state has it: parameters of scanned blocks are stacked."""
         found: dict[str, Held] = {}
+        shared = {tie.path for tie in self.subject.program.ties if len({stage for stage, _ in tie.holders}) > 1}
         for path, slot, body, stacked in self.slots():
             held = [
                 spec_of(one, slot.path)
@@ -95,7 +97,9 @@ class Shardings:
                     slot.grads,
                 )
             ]
-            stored, used, states, grads = (((), *one) if stacked and one else one for one in held)
+            if self.piped and slot.path not in shared:
+                held = [_over_stages(one, stacked=stacked) for one in held]
+            stored, used, states, grads = (((), *one) if stacked and one and not self.piped else one for one in held)
             own = Held(stored, stored if stacked else used, states, grads)  # a loop gathers its own
             if found.setdefault(path, own) != own:
                 raise EmissionModule(
@@ -112,6 +116,11 @@ class Shardings:
     def states_apart(self) -> bool:
         """Whether some optimizer's state lies otherwise than its parameter."""
         return any(one.states != one.stored for one in self.params.values())
+
+    @property
+    def piped(self) -> bool:
+        """Whether stages share the model."""
+        return len(self.subject.decisions.stages) > 1
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -247,6 +256,12 @@ class Shardings:
                     pins[products[place]] = Pin(f"{value}, without its bias", (whole,))
                 pins[place] = Pin(value, constraints)
             yield segment, pins
+
+
+def _over_stages(spec: Spec, *, stacked: bool) -> Spec:
+    """That of rows of every stage, one stage's after the other's; blocks that are stacked are such rows."""
+    first, *others = spec if spec and not stacked else ((), *spec)
+    return ((AXIS, *first), *others)
 
 
 def _unsaid(steps: int, several: int, *, placed: bool) -> str:

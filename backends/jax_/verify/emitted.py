@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.backends.jax_.capabilities import TARGETS
+from meshwright.backends.jax_.emit.pipeline.stages import whole_mesh
 from meshwright.backends.jax_.emit.script import SCRIPT, printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.hlo import Collective, collectives
+from meshwright.backends.jax_.verify.pipelines import taken
 from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, predicted
 from meshwright.backends.results import Off, Verified
 from meshwright.backends.subject import Subject
@@ -56,12 +58,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a script left: its losses, how many tensors were compared, how far each was off, and its compiled step."""
+    """What a script left: its losses, how many tensors were compared, how far each was off, its compiled step, and the
+    bytes that this takes on a device besides what it is given and leaves."""
 
     steps: int
     losses: tuple[float, ...]
     tensors: int
     off: Mapping[str, float]
+    temp_bytes: int
     hlo: str
 
 
@@ -137,7 +141,7 @@ def _run(jobs: Sequence[Job], given: Path, limit_s: float) -> None:
 def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Verified:
     """What differs in what a script left; collectives by these rewrites, or by those that hold of its form."""
     subject = job.subject
-    executed = collectives(ran.hlo, subject.mesh)
+    executed = collectives(ran.hlo, whole_mesh(subject), taken(subject.program))
     printed = printed_in(Shardings(subject))
     program = subject.program if printed is None else printed.subject.program
     target = TARGETS[subject.decisions.target]

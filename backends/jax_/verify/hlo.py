@@ -1,7 +1,8 @@
 """The collectives of a compiled program: kind, mesh axes and bytes that each device gives, as often as they run.
 
 In: the text of an HLO module after XLA's passes. A computation runs as often as those that call it; the body of a loop,
-that many times its trip count, which XLA notes where it knows it. Devices that communicate are written in three ways:
+that many times its trip count, which XLA notes where it knows it. What stands under a condition runs as often as is
+said from outside (`taken`), else always. Devices that communicate are written in three ways:
 
     {{0,2},{1,3}}                     groups
     [2,2]<=[2,2]T(1,0)                0, 1, 2, … in the shape behind the arrow, transposed, cut into rows
@@ -41,11 +42,12 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 _TENSOR = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
 
 
-def collectives(text: str, mesh: Mesh) -> Counter[Collective]:
-    """Those of one run of a program on the devices of a mesh."""
+def collectives(text: str, mesh: Mesh, taken: Sequence[int] = ()) -> Counter[Collective]:
+    """Those of one run of a program on the devices of a mesh. `taken`: how often what stands under a condition runs,
+    then what stands under one more there."""
     found: Counter[Collective] = Counter()
     bodies, entry = _computations(text)
-    for name, times in _runs(bodies, entry).items():
+    for name, times in _runs(bodies, entry, taken).items():
         for line in bodies[name]:
             kind, made = KINDS.get(_kind(line)), _INSTRUCTION.match(line)
             if kind is None or made is None or len(group := _group(line)) == 1:
@@ -72,7 +74,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return bodies, entry
 
 
-def _runs(bodies: Mapping[str, Sequence[str]], entry: str) -> Counter[str]:
+def _runs(bodies: Mapping[str, Sequence[str]], entry: str, taken: Sequence[int]) -> Counter[str]:
     """How often every computation runs that holds a collective, or calls one that does."""
     runs: Counter[str] = Counter()
     calls = {name: [one for line in lines for one in _calls(line)] for name, lines in bodies.items()}
@@ -80,13 +82,17 @@ def _runs(bodies: Mapping[str, Sequence[str]], entry: str) -> Counter[str]:
     while more := {name for name, called in calls.items() if not holding.isdisjoint(called)} - holding:
         holding |= more
 
-    def run(name: str, times: int) -> None:
+    def run(name: str, times: int, conditions: int) -> None:
         runs[name] += times
         for line in bodies[name]:
+            under = _kind(line) == "conditional" and conditions < len(taken)
+            each = times * _trips(line)
+            if under:
+                each = taken[0] if not conditions else times * taken[conditions] // taken[conditions - 1]
             for one in holding.intersection(_calls(line)):
-                run(one, times * _trips(line))
+                run(one, each, conditions + under)
 
-    run(entry, 1)
+    run(entry, 1, 0)
     return runs
 
 

@@ -21,6 +21,10 @@
                   hand on unchanged, and parameters that several parts read
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
                   every parameter, once: neither `tied` nor `part_read` holds
+    one_program devices of a pipeline run one program: what the first stage and the last exchange is in it, and what all
+                exchange, once (`pipelines`)
+    in_step     they pass values on in every tick in which one of them has something to pass on
+    told        every stage is told the loss: one number
 
 Everything else is compared one by one: kind, mesh axes, bytes of each.
 """
@@ -32,8 +36,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
+from meshwright.backends.jax_.emit.pipeline.stages import AXIS
 from meshwright.backends.jax_.emit.views import stem
 from meshwright.backends.jax_.verify.hlo import Collective
+from meshwright.backends.jax_.verify.pipelines import calls_in_one, passed_on
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
 from meshwright.ir.graph.graph import Graph
@@ -45,7 +51,7 @@ from meshwright.ir.target.capabilities import Capabilities
 
 REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
-    "known", "counted", "added_up",
+    "known", "counted", "added_up", "one_program", "in_step", "told",
 )  # fmt: skip
 OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "counted", "once")
 """Those that hold of printed models, whose collectives stand in the code."""
@@ -133,41 +139,45 @@ def predicted(
     if form == ONCE and "added_up" in rewrites:
         rewrites = tuple(one for one in rewrites if one not in ("tied", "part_read"))
     executed: Callable[[str], str] = target.executed if "executed" in rewrites else str
-    for stage in program.stages:
-        for number, name in stage.calls():
-            body, call = program.body(name), calls[number]
-            inputs = zip(call.body.graph.inputs, call.sources, strict=True)
-            given = {item.value for item, source in inputs if isinstance(source, FromInput)}
-            sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
-            again = set(_again(body)) if "once" in rewrites else set()
-            for statement, times in _all(body, program.microbatches):
-                if isinstance(statement, Ring):
-                    passed = [int(body.nbytes[one]) for one in statement.operands[1:3]]
-                    shifts = times * statement.shifts(stage.mesh)
-                    for size in passed:
-                        values["permute", (statement.axis,), size] += shifts
-                if not isinstance(statement, Move) or statement.step.free:
-                    continue
-                where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
-                size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
-                if ("known" in rewrites and statement.result in known) or statement.result in again:
-                    continue
-                if "read_whole" in rewrites and _stem(statement.operand) in given:
-                    whole += times
-                elif "by_bytes" in rewrites and statement.reason not in ("value", "gradient"):
-                    packed[where] += size * times
-                elif "scalars" in rewrites and body.elements[statement.operand] == 1:
-                    scalars[where] += max(size, SCALAR_BYTES) * times
-                else:
-                    values[*where, size] += times
-            if "log_softmax" in rewrites:
-                perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
+    every = (call for stage in program.stages for call in stage.calls())
+    for number, name in calls_in_one(program) if "one_program" in rewrites else every:
+        body, call = program.body(name), calls[number]
+        inputs = zip(call.body.graph.inputs, call.sources, strict=True)
+        given = {item.value for item, source in inputs if isinstance(source, FromInput)}
+        sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
+        again = set(_again(body)) if "once" in rewrites else set()
+        for statement, times in _all(body, program.microbatches):
+            if isinstance(statement, Ring):
+                for size in (int(body.nbytes[one]) for one in statement.operands[1:3]):
+                    values["permute", (statement.axis,), size] += times * statement.shifts(program.stages[0].mesh)
+            if not isinstance(statement, Move) or statement.step.free:
+                continue
+            where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
+            size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
+            if ("known" in rewrites and statement.result in known) or statement.result in again:
+                continue
+            if "read_whole" in rewrites and _stem(statement.operand) in given:
+                whole += times
+            elif "by_bytes" in rewrites and statement.reason not in ("value", "gradient"):
+                packed[where] += size * times
+            elif "scalars" in rewrites and body.elements[statement.operand] == 1:
+                scalars[where] += max(size, SCALAR_BYTES) * times
+            else:
+                values[*where, size] += times
+        if "log_softmax" in rewrites:
+            perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
+    for one, number in passed_on(program, in_step="in_step" in rewrites):
+        values[one] += number
+    for where, size in _shared(program, executed) if "one_program" in rewrites else ():
+        packed[where] += size
+    if len(program.stages) > 1 and "told" in rewrites:
+        scalars["all_reduce", (AXIS,)] += SCALAR_BYTES
     for where, size in _tied(program, executed) if "tied" in rewrites or "once" in rewrites else ():
         packed[where] += size if size < 0 or "tied" in rewrites else 0
     shared = form == EACH or (form == ONCE and printed)
     if shared and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
-        every = {shard.axis for entry in program.entries for dim in entry.placement.dims for shard in dim}
-        cutting = set(data) if printed else every
+        cutters = {shard.axis for entry in program.entries for dim in entry.placement.dims for shard in dim}
+        cutting = set(data) if printed else cutters
         if cutting:
             scalars["all_reduce", tuple(sorted(cutting))] += SCALAR_BYTES * program.microbatches
     return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
@@ -286,6 +296,20 @@ def _tied(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Wh
         for one in syncs:
             for move, size in having if not one else ():
                 yield (executed(move.step.kind), tuple(sorted(move.step.axes))), size
+
+
+def _shared(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
+    """The sums over stages of what several of them hold; and, taken off, the sums over copies of all but the first."""
+    for tie in program.ties:
+        (stage, call), *others = ((stage, call) for stage, call in tie.holders)
+        for other, number in others:
+            if other != stage:
+                own = [(move, size) for move, size in _sync(program, other, number, tie.path)]
+                yield from (((executed(one.step.kind), tuple(sorted(one.step.axes))), -size) for one, size in own)
+        if any(other != stage for other, _ in others):
+            body = program.body(next(name for at, name in program.stages[stage].calls() if at == call))
+            slot = next(one for one in body.params if one.path == tie.path)
+            yield ("all_reduce", (AXIS,)), int(body.nbytes[slot.value])
 
 
 def _gathers(

@@ -25,7 +25,7 @@ from jax.tree_util import keystr
 
 from meshwright.ir.frontends.door import load_model
 
-BESIDE = "train_shardings"
+BESIDE = ("train_shardings", "train_pipeline")
 FLOOR = 6e-3
 """Of the largest element of all, below which differences of a tensor are not measured by its own size: 2^-24, by which
 fp32 rounds a term as large as that one, is 1e-5 of it. Nothing runs again in fp64 here: code that asks for fp32 by name
@@ -42,14 +42,15 @@ def main(jobs: Path) -> None:
 
 
 def load(path: str) -> Any:
-    """An emitted script as a module. The file beside it has one name in all folders, and is imported anew."""
+    """An emitted script as a module. Files beside it have one name in all folders, and are imported anew."""
     spec = importlib.util.spec_from_file_location("emitted", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     folder = str(Path(path).parent)
-    sys.modules.pop(BESIDE, None)
+    for beside in BESIDE:
+        sys.modules.pop(beside, None)
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
@@ -62,10 +63,11 @@ def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
     script: Any = load(job["script"])
     state, states = script.start()
     batches = [_batch(script, number, job["words"]) for number in range(steps)]
-    reference = _Reference(job["model"], script, state, batches[0])
+    as_model = getattr(script, "model_state", lambda tree: tree)
+    reference = _Reference(job["model"], script, as_model(state), batches[0])
     gradients = jax.jit(script.gradients_of)
     update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
-    compiled = None
+    compiled, temp = None, 0
     off: dict[str, float] = {}
     losses, compared = [], 0
     off |= _far("the parameter at the start ", state, jax.jit(script.begin)())
@@ -75,21 +77,22 @@ def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
             lowered = script.step.lower(state, states, batch)
             compiled = lowered.compile(compiler_options={"xla_disable_hlo_passes": job["apart"]})
             Path(job["hlo"]).write_text(compiled.as_text(), encoding="utf-8")
+            temp = compiled.memory_analysis().temp_size_in_bytes
         _, grads = gradients(state, batch)
-        expected, model_grads, after = reference.step(host, grads)
+        expected, model_grads, after = reference.step(host, as_model(grads))
         stepped = update(state, states, grads)
         *_, loss = compiled(state, states, batch)
         state, states = stepped
         losses.append(float(loss))
         for what, one, other in (
             ("the loss", loss, expected),
-            ("the gradient of ", grads, model_grads),
-            ("the parameter ", state, after),
+            ("the gradient of ", as_model(grads), model_grads),
+            ("the parameter ", as_model(state), after),
         ):
             far = _far(f"step {number}: {what}", one, other)
             compared = max(compared, len(far))
             off |= far
-    return {"losses": losses, "tensors": 2 * compared, "off": off}
+    return {"losses": losses, "tensors": 2 * compared, "off": off, "temp_bytes": temp}
 
 
 def _batch(script: Any, number: int, words: int) -> dict[str, Any]:

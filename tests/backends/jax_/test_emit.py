@@ -254,7 +254,7 @@ def test_moves_that_tables_cannot_say_are_printed() -> None:
 @pytest.mark.parametrize(
     "degrees",
     [
-        {"pp": 2, "microbatches": 2, "schedule": "1f1b"},
+        {"pp": 2, "microbatches": 2, "schedule": "zb-h1"},
         {"dp": 8, "recompute": "selective"},
     ],
     ids=str,

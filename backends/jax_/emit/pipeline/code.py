@@ -1,0 +1,118 @@
+"""`train_pipeline.py`: its constants and functions, put together for a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.jax_.emit.pipeline import parts
+from meshwright.backends.jax_.emit.pipeline.passes import PASSES, RUN
+from meshwright.backends.jax_.emit.pipeline.stages import AXIS, Stages
+from meshwright.ir.quoting import literal
+
+PIPELINE = "train_pipeline.py"
+CAST = """\
+    leaves = {path: leaf.astype(sizes[path].dtype) for path, leaf in leaves.items()}  # what is kept is in fp32
+"""
+NARROW = """\
+    grads = jax.tree.map(lambda one: one.astype(jnp.bfloat16), grads)
+"""
+
+HEAD = '''\
+"""The pipeline of train.py: the traced loss in parts, and the ticks in which the stages run them.
+
+In tick t stage s runs the forward pass of its turn t - s, then the backward pass of its turn
+t - START - (STAGES - 1 - s), and passes on what came of them: values to the next stage, gradients to the one before.
+"""
+
+import sys
+from functools import partial
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+from jax.sharding import PartitionSpec as P
+from jax.tree_util import tree_flatten_with_path, tree_map_with_path
+
+from train_shardings import TRACE, IMPORTED
+
+Tree = Any
+
+'''
+
+
+def text(stages: Stages, data: tuple[str, ...], whole: str) -> str:
+    """The file. `data`: the axes that cut a batch; `whole`: what all micro-batches weigh together, as code."""
+    written_out, casts = stages.scan is None, stages.subject.workload.states.casts
+    along = ", ".join(literal(axis) for axis in data)
+    divided = parts.CROSSED.replace("AGAIN", "    @jax.checkpoint\n" * stages.again) if written_out else parts.SCANNED
+    imported = ["made", "path_of", "primitives", "read", *(["evaluate", "pinned"] * (not written_out))]
+    return "".join(
+        (
+            HEAD.replace("IMPORTED", ", ".join(sorted(imported))),
+            *(f"{line}\n" for line in _numbers(stages)),
+            "\n\n",
+            _state(stages),
+            parts.CROSSING if written_out else "",
+            parts.PARTS.replace("DIVIDED\n", divided + "\n"),
+            PASSES,
+            RUN.replace("WHOLE", whole)
+            .replace("AXES", f'("{AXIS}", {along})' if data else f'"{AXIS}"')
+            .replace("SUMMED", (NARROW * casts + f"    grads = jax.lax.psum(grads, ({along},))\n") * bool(data))
+            .replace("CAST", CAST * casts)
+            .replace("SUMS", "jax.tree.map(lambda one: one.astype(jnp.float32), SUMS)" if casts else "SUMS")
+            .replace("SUMS", "(zeros(before), zeros(stack), zeros(behind))")
+            .replace("WIDE", ".astype(jnp.float32)" * casts),
+        )
+    )
+
+
+def _state(stages: Stages) -> str:
+    """How the user's parameters become those of stages, and back."""
+    if stages.scan is None:
+        forms = parts.STAGED_BLOCKS, parts.UNSTAGED_BLOCKS, parts.STACK_BLOCKS, parts.LEAVES_BLOCKS
+    elif stages.ticks.chunks > 1:
+        forms = parts.STAGED_CHUNKS, parts.UNSTAGED_CHUNKS, parts.STACK_SCAN, parts.LEAVES_SCAN
+    else:
+        forms = parts.STAGED_SCAN, parts.UNSTAGED_SCAN, parts.STACK_SCAN, parts.LEAVES_SCAN
+    held = "    leaves = dict(zip(paths_of(tree), jax.tree.leaves(tree), strict=True))\n" * (stages.scan is None)
+    text = (parts.BLOCK_OF if stages.scan is None else "") + parts.STATE.replace("HELD", f"{held}\n")
+    for number, form in enumerate(forms):
+        text = text.replace(f"FORM_{number}\n", form)
+    return text
+
+
+def _numbers(stages: Stages) -> Iterator[str]:
+    """The constants of a plan."""
+    ticks = stages.ticks
+    ring = ticks.stages - (ticks.chunks == 1)
+    forth = [(at, (at + 1) % ticks.stages) for at in range(ring)]
+    longest = ticks.start + ticks.stages * ticks.chunks
+    least = max(1, ticks.start - ticks.stages * ticks.chunks + 2)
+    kept = min(ticks.turns, longest), min(ticks.microbatches, longest), min(ticks.microbatches, least)
+    loops = tuple((first, end, *ways) for first, end, ways in ticks.loops)
+    yield f"STAGES, CHUNKS = {ticks.stages}, {ticks.chunks}  # and the chunks of blocks on each"
+    yield f"TURNS, START = {ticks.turns}, {ticks.start}"
+    yield f"EACH = {stages.each}  # blocks of a chunk"
+    yield f"LOOPS = {loops}  # over ticks, and whether forward and backward passes run"
+    yield f"KEPT, KEPT_FIRST, KEPT_LAST = {kept[0]}, {kept[1]}, {kept[2]}  # turns that wait for their backward passes"
+    yield f"FORTH, BACK = {forth}, {[(to, at) for at, to in forth]}"
+    yield "ENDS: dict[str, tuple[int, ...]] = {  # the stages that hold parameters beside blocks"
+    yield from (f"    {literal(path)}: {where}," for path, where in stages.ends.items())
+    yield "}"
+    yield "SHARED = [path for path, stages in ENDS.items() if len(stages) > 1]"
+    if stages.scan is not None:
+        yield f"SCAN = {stages.scan.place}  # the equation that runs the blocks"
+        if ticks.chunks > 1:
+            yield f"ORDER = {list(stages.order)}  # of the blocks, as stages hold them"
+        return
+    spans, between = stages.spans, stages.between
+    begin, at_most = max(0, spans[0][0] - between), spans[0][1] - (spans[1][1] - spans[1][0]) - between
+    yield "BLOCKS = ("
+    yield from (f"    {literal(room)}," for room in stages.rooms)
+    yield ")"
+    yield "FIRST_BLOCKS = [room for number, room in enumerate(BLOCKS) if number // EACH % STAGES == 0]"
+    yield f"BEGIN = range({begin}, {max(begin, at_most) + 1})  # where equations of the first block begin"
+    yield f"SECOND, THIRD, END = {spans[0][1]}, {spans[1][1]}, {spans[-1][1]}  # those of others, and behind them"
+    yield f"BETWEEN = {between}  # equations that may be of the block before them or behind"
