@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log2, prod
 from typing import TypeVar
 
-from meshwright.cost_models.collectives.collective import Collective, Library, collective
+from meshwright.cost_models.collectives.collective import Collective, Library
 from meshwright.cost_models.collectives.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of, weakest_of_each
 from meshwright.cost_models.hardware.devices import Device
@@ -147,7 +147,7 @@ class Step:
 
     def host_of(self, ranks: tuple[int, ...]) -> float:
         devices = self.prices.devices(ranks)
-        return max(self.prices.compute(device, self.workload).host_s for device in devices)
+        return max(self.prices.host_s(device, self.workload) for device in devices)
 
     def together(self, cost: Cost, host_s: float, *, beside: Cost | None = None, again: Cost = NOTHING) -> Taken:
         alone = not self.accumulates
@@ -326,7 +326,7 @@ class Step:
         )
 
     def moved(self, kind: Collective, nbytes: float, shape: GroupShape, library: Library) -> float:
-        priced = collective(kind, nbytes, shape, library)
+        priced = self.prices.moved(kind, nbytes, shape, library)
         self.kinds.append(("collectives", priced.provenance))
         return priced.seconds
 

@@ -1,0 +1,8 @@
+"""The closed loop: plans predicted, emitted, run on this machine, and compared.
+
+| module | what it has |
+|---|---|
+| `plans` | plans of a model: priced by two profiles, emitted |
+| `ranks` | emitted scripts run in turns, step by step |
+| `figures` | rank correlation, regret, errors |
+"""
