@@ -76,6 +76,9 @@ class Measurer(Protocol):
 
     LIBRARY: str
     """The library of its collectives."""
+    REFERENCE: Path
+    REFERENCES: tuple[tuple[str, int, int], ...]
+    """The file of reference models, and of each its name, the sequences of a step, and the tokens of each."""
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
         """The software that is measured, with its versions."""
@@ -92,6 +95,11 @@ class Measurer(Protocol):
         told: Told,
     ) -> None:
         """Append samples of all cases to a file, on ranks that are started for this."""
+
+    def steps(
+        self, scripts: Sequence[Path], *, ranks: int, threads: int, rounds: int, each: int, limit_s: float
+    ) -> list[list[float]]:
+        """Seconds of every round of every script, which are run in turns."""
 
     def measure_joined(
         self, cases: Sequence[Case], samples: Path, *, threads: int, budget_s: float, told: Told

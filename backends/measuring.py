@@ -6,6 +6,7 @@
     chain 64 @2                              a training step of so many products of nothing: what launches take
     collective all_reduce 65536 @2           bytes, among 2 ranks
     overlap both 1048576 256 @2              compute, wires or both at once: bytes of each all-reduce, size of a product
+    step narrow dp=2,zero=3 @2               a whole training step of a reference model under a plan
 
 Seconds are those of one run; `cpu` is the share of that time in which the process had a core, where that is known.
 """
@@ -16,7 +17,7 @@ import json
 from dataclasses import dataclass
 from typing import Protocol
 
-KINDS = ("product", "attention", "stream", "chain", "collective", "overlap")
+KINDS = ("product", "attention", "stream", "chain", "collective", "overlap", "step")
 CHAIN_LAUNCHES = 5
 """Launches of one product of a chain: itself, an activation, and backward the two derivatives of the one and that of
 the other."""

@@ -23,11 +23,11 @@ from typing import Any
 
 from benchmarks.closed.figures import Figures, figures
 from benchmarks.closed.plans import Planned, Question, planned
-from benchmarks.closed.ranks import run
+from meshwright.backends.door import measurer
 from meshwright.calibrate.machine import busy_share
 
 MODELS = ("llama", "gpt", "lines", "wide")
-RANKS, BATCH, SEQ = 2, 8, 64
+RANKS, BATCH, SEQ, LIMIT_S = 2, 8, 64, 1800.0
 SHIPPED, CALIBRATED = "shipped", "calibrated"
 
 
@@ -37,8 +37,8 @@ def compared(question: Question, profile: str | None, count: int, seed: int, rou
     with tempfile.TemporaryDirectory() as folder:
         plans = planned(question, profiles, count, seed, Path(folder))
         before = busy_share()
-        measured = run(
-            [one.script for one in plans], ranks=question.ranks, rounds=rounds, steps=steps, out=Path(folder) / "out"
+        measured = measurer("torch-gloo").steps(
+            [one.script for one in plans], ranks=question.ranks, threads=1, rounds=rounds, each=steps, limit_s=LIMIT_S
         )
     return {
         "question": asdict(question),

@@ -30,7 +30,7 @@ MOVED = tuple(4**power for power in range(4, 13))
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p")
 OVERLAP = (4**10, 512)
 """Bytes of an all-reduce, and the size of a product beside it."""
-BUDGET_S, QUICK_BUDGET_S = 0.12, 0.05
+BUDGET_S, QUICK_BUDGET_S = 0.08, 0.04
 """Seconds of one case."""
 STARTED_S = 12.0
 """Seconds in which ranks are started."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.backends.door import Measurer, measurer
-from meshwright.backends.measuring import Told
+from meshwright.backends.measuring import Sample, Told
 from meshwright.calibrate.cases import Asked, cases, expected_s
 from meshwright.calibrate.fit import fitted, missing
 from meshwright.calibrate.machine import check_idle, identity
-from meshwright.calibrate.samples import compacted, header, replaced, taken_up, whole
+from meshwright.calibrate.samples import Found, compacted, header, replaced, taken_up, whole
 from meshwright.cost_models.measured.file import measured_text
 from meshwright.cost_models.measured.measured import Identity, Measured
 
@@ -50,10 +50,29 @@ class Calibration:
     def identity(self) -> Identity:
         return identity(DEVICE, self.measured_by.libraries(), self.asked.threads)
 
+    @property
+    def alone(self) -> bool:
+        """Whether ranks are started for this, and not by a launcher."""
+        return "RANK" not in os.environ
+
+    def found(self) -> Found:
+        """The samples of whole cases by now."""
+        return whole(self.samples.read_text(encoding="utf-8").split("\n")[1:])
+
+    def keep(self, sample: Sample) -> None:
+        """Add a sample."""
+        with self.samples.open("a", encoding="utf-8") as file:
+            file.write(f"{sample.line()}\n")
+
+    def write(self, measured: Measured) -> Measured:
+        """Write the profile, in place of an earlier one at once."""
+        replaced(self.out, measured_text(measured).splitlines())
+        return measured
+
     def run(self, told: Told) -> Measured | None:
         """Measure what is missing, and write the profile; None on a rank that writes nothing."""
         forced = check_idle(force=self.force)
-        if "RANK" in os.environ:
+        if not self.alone:
             return self._joined(told, forced=forced)
         here, first = self.identity(), header(self.identity(), self.asked.ranks)
         left = missing(cases(self.asked), taken_up(self.samples, first))
@@ -80,16 +99,16 @@ class Calibration:
         return self._written(here, first, forced=forced) if leads else None
 
     def _written(self, here: Identity, first: str, *, forced: bool) -> Measured:
-        found = whole(self.samples.read_text(encoding="utf-8").split("\n")[1:])
+        found = self.found()
         compacted(self.samples, first, found)
-        measured = fitted(
-            found,
-            here,
-            name=self.name,
-            made=time.strftime("%Y-%m-%d"),
-            forced=forced,
-            library=self.measured_by.LIBRARY,
-            synchronous=True,
+        return self.write(
+            fitted(
+                found,
+                here,
+                name=self.name,
+                made=time.strftime("%Y-%m-%d"),
+                forced=forced,
+                library=self.measured_by.LIBRARY,
+                synchronous=True,
+            )
         )
-        replaced(self.out, measured_text(measured).splitlines())
-        return measured

@@ -134,10 +134,11 @@ def cost_of(
     *,
     awaited: bool,
     moving: Moving = collective,
+    sharing_s: float = 0.0,
 ) -> Cost:
     """The cost of one phase of one body program on a device. `shapes`: its groups, by their axes; `awaited`: the host
     waits for the device, which alone knows how many rows each expert has, or launches nothing ahead; `moving`: prices
-    of collectives."""
+    of collectives; `sharing_s`: host seconds around one of parameters or their gradients."""
     engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
     launches, ring_s, gathers_s, starts_s, reductions_s = 0, 0.0, 0.0, 0.0, 0.0
     kinds: set[tuple[str, Kind]] = set()
@@ -156,6 +157,7 @@ def cost_of(
         if workload.stack.broadcasts and (one.reason, one.kind) in _BY_OWNER:
             seconds = count * moving("broadcast", one.nbytes, shape, library).seconds
             starts_s = shape.ranks * moving("broadcast", 1.0, shape, library).seconds
+        seconds += count * sharing_s * (one.reason in _OF_PARAMETERS)
         if one.reason == "ring":
             ring_s += seconds
         elif one.reason in ("parameter", "update"):
@@ -178,6 +180,8 @@ def cost_of(
     )
 
 
+_OF_PARAMETERS = ("parameter", "update", "sync")
+"""Reasons of what the runtime does around operators, not in their place."""
 _BY_OWNER = (("update", "all_gather"), ("sync", "reduce_scatter"))
 """What stacks that broadcast do rank by rank: each gets the gradients of the parameters that it updates, and sends
 these. A reduction to one rank takes what a broadcast from it does."""

@@ -181,6 +181,7 @@ class Prices:
                 workload,
                 awaited=awaited or self.profile.synchronous,
                 moving=self.moved,
+                sharing_s=0.0 if self.is_least else self.profile.overheads.sharing_s,
             )
             for device in devices
         )

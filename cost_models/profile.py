@@ -23,7 +23,7 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import DTYPES, Device
 from meshwright.cost_models.hardware.quantity import Kind, Quantity
 from meshwright.cost_models.measured.file import measured_text
-from meshwright.cost_models.measured.measured import Measured
+from meshwright.cost_models.measured.measured import NO_OVERHEADS, Measured, Overheads
 from meshwright.cost_models.measured.times import Times
 from meshwright.cost_models.memory.peak import MemoryConstants, memory_constants
 from meshwright.ir.errors import BadQuantity, ProfileElsewhere
@@ -111,6 +111,11 @@ class Profile:
             dtype: table_for(device, self.compute, one, dtype, device.name) for dtype, one in alone.items() if one
         }
         return Times(busy, tables)
+
+    @property
+    def overheads(self) -> Overheads:
+        """Host seconds of the runtime; none that are known by the shipped profile."""
+        return NO_OVERHEADS if self.measured is None else self.measured.overheads
 
     @property
     def synchronous(self) -> bool:

@@ -3,6 +3,5 @@
 | module | what it has |
 |---|---|
 | `plans` | plans of a model: priced by two profiles, emitted |
-| `ranks` | emitted scripts run in turns, step by step |
 | `figures` | rank correlation, regret, errors |
 """

@@ -7,6 +7,7 @@ held against it. The digest of a profile is that of this text.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from meshwright.cost_models.measured.measured import (
     Busy,
     Identity,
     Measured,
+    Overheads,
     ProductTime,
     Shape4,
     Shape7,
@@ -94,6 +96,15 @@ class CurveTable(Table):
     bytes_s: Annotated[Tuple[Annotated[Tuple[Positive], Some]], Some]
 
 
+class OverheadsTable(Table):
+    """Host seconds of a training step beside launches."""
+
+    action_s: Amount
+    weights_s: Amount
+    sharing_s: Amount
+    step_s: Amount
+
+
 class MeasuredTable(Table):
     """A profile file."""
 
@@ -105,6 +116,7 @@ class MeasuredTable(Table):
     synchronous: bool
     covered: Amount
     slowdown: Amount
+    overheads: OverheadsTable
     busy: Annotated[Tuple[BusyTable], Some]
     collectives: Tuple[CurveTable]
 
@@ -151,6 +163,7 @@ def _made(table: MeasuredTable) -> Measured:
         synchronous=table.synchronous,
         covered=table.covered,
         slowdown=table.slowdown,
+        overheads=Overheads(**dict(table.overheads)),
         busy=tuple(
             Busy(
                 ranks=one.ranks,
@@ -218,6 +231,7 @@ def measured_to_json(found: Measured) -> dict[str, Any]:
         "synchronous": found.synchronous,
         "covered": found.covered,
         "slowdown": found.slowdown,
+        "overheads": asdict(found.overheads),
         "busy": [_busy_to_json(one) for one in found.busy],
         "collectives": [
             {

@@ -138,6 +138,27 @@ def _what(row: ProductTime | AttentionTime | StreamTime) -> object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """Host seconds of a training step beside launches, by what the runtime does."""
+
+    action_s: float = 0.0
+    """Of an action of a pipeline: a forward or a backward pass of one micro-batch on one stage."""
+    weights_s: float = 0.0
+    """Of an action that makes gradients of weights apart."""
+    sharing_s: float = 0.0
+    """Of a collective of parameters or of their gradients: hooks around it, copies in and out."""
+    step_s: float = 0.0
+    """Of a step, once."""
+
+    def __post_init__(self) -> None:
+        if min(self.action_s, self.weights_s, self.sharing_s, self.step_s) < 0:
+            raise BadQuantity(place="overheads", cause="one is negative", fix="calibrate again")
+
+
+NO_OVERHEADS = Overheads()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """All measurements of one machine.
 
@@ -158,6 +179,7 @@ class Measured:
     """Slow-down of compute while they do."""
     busy: tuple[Busy, ...]
     curves: tuple[Curve, ...]
+    overheads: Overheads = NO_OVERHEADS
 
     def __post_init__(self) -> None:
         ranks = [one.ranks for one in self.busy]

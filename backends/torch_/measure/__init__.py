@@ -8,4 +8,6 @@
 | `ranks` | the loop of one rank |
 | `kernels` | products, attention, streams and chains on one rank |
 | `wires` | collectives, alone and beside products |
+| `steps` | emitted scripts run in turns |
+| `reference` | models whose whole steps are measured |
 """

@@ -14,7 +14,8 @@ from meshwright.backends.measuring import Case
 from meshwright.calibrate.cases import Asked, cases, expected_s
 from meshwright.calibrate.run import Calibration
 from meshwright.cost_models.measured.file import measured_to_json
-from meshwright.planner.answer.kernels import kernels_of
+from meshwright.planner.answer.measured.kernels import kernels_of
+from meshwright.planner.answer.measured.residuals import with_residuals
 from meshwright.planner.cli.output import unwritable
 
 CLEAR = "\r\x1b[K"
@@ -39,6 +40,11 @@ def run(args: Namespace) -> int:
     with Progress(sys.stderr, len(listed)) as progress:
         try:
             found = calibration.run(progress)
+            if found is not None and calibration.alone:
+                progress.stage("whole steps of reference models")
+                samples = calibration.found()
+                whole = with_residuals(found, calibration.measured_by, samples, calibration.keep)
+                found = calibration.write(whole)
         except OSError as error:
             raise unwritable(out, error) from None
     if found is None:
@@ -75,6 +81,11 @@ class Progress:
         if self.over and self.done:
             self.stream.write(CLEAR)
             self.stream.flush()
+
+    def stage(self, what: str) -> None:
+        """Tell what is being done now."""
+        self.stream.write(f"{CLEAR if self.over else ''}{what}{'' if self.over else chr(10)}")
+        self.stream.flush()
 
     def __call__(self, case: Case) -> None:
         """Tell that a case is measured."""
