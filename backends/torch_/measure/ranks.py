@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ TOGETHER = ("collective", "overlap")
 def joined(cases: Sequence[Case], samples: Path, threads: int, budget_s: float, told: Told) -> None:
     """Measure all cases as one of the ranks that the environment names; those of the first rank count."""
     torch.set_num_threads(threads)
+    warnings.simplefilter("ignore", FutureWarning)  # of names that newer releases have others for
     dist.init_process_group("gloo")
     own: list[Sequence[Case]] = [cases]
     dist.broadcast_object_list(own)
