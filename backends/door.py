@@ -11,9 +11,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from meshwright.backends.measuring import Case, Told
 from meshwright.backends.results import Alone, Files, Seat, Verified
 from meshwright.backends.subject import Subject
-from meshwright.ir.errors import EmissionTarget
+from meshwright.ir.errors import EmissionTarget, MeasuringUnknown
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import Workload
@@ -68,6 +69,52 @@ class Backend(Protocol):
 
     def parallelize(self, model: Any, subject: Subject, reference: str) -> Any:
         """This rank's part of a model, for a training loop of one's own; `reference` names the plan's model."""
+
+
+class Measurer(Protocol):
+    """What measures kernels and collectives of this machine, as a target runs them."""
+
+    LIBRARY: str
+    """The library of its collectives."""
+    REFERENCE: Path
+    REFERENCES: tuple[tuple[str, int, int], ...]
+    """The file of reference models, and of each its name, the sequences of a step, and the tokens of each."""
+
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        """The software that is measured, with its versions."""
+
+    def measure(
+        self,
+        cases: Sequence[Case],
+        samples: Path,
+        *,
+        ranks: int,
+        threads: int,
+        budget_s: float,
+        limit_s: float,
+        told: Told,
+    ) -> None:
+        """Append samples of all cases to a file, on ranks that are started for this."""
+
+    def steps(
+        self, scripts: Sequence[Path], *, ranks: int, threads: int, rounds: int, each: int, limit_s: float
+    ) -> list[list[float]]:
+        """Seconds of every round of every script, which are run in turns."""
+
+    def measure_joined(
+        self, cases: Sequence[Case], samples: Path, *, threads: int, budget_s: float, told: Told
+    ) -> None:
+        """The same as one of the ranks that a launcher started."""
+
+
+def measurer(target: str) -> Measurer:
+    """What measures this machine for a target."""
+    for name, data in _DATA.items():
+        if target in data.MEASURED:
+            found: Measurer = import_module(f"meshwright.backends.{name}.measure.door")
+            return found
+    ways = ", ".join(target for data in _DATA.values() for target in data.MEASURED)
+    raise MeasuringUnknown(place=f"target {target}", cause="nothing measures for it", fix=f"use one of {ways}")
 
 
 def backend(target: str) -> Backend | None:

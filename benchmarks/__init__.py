@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, str] = {
     "emitted_matrix": "models by kinds of plans: what is emitted and exact in `plan verify`, and what is refused",
     "emitted_jax": "the same of models in JAX, and of plans that are drawn",
     "compiled_for_tpus": "scripts of plans for TPUs, compiled without one: what they communicate and hold",
+    "closed_loop": "plans of small models run on this machine, beside what shipped and calibrated prices predict",
     "registry": "models that packages ship: inspected, planned, and small twins emitted, run and compared",
     "fake_ranks": "one rank of each stage of Llama-3.1-405B on 16,384 ranks, alone, beside what was priced",
     "mutants": "faults planted in the five rooms, and whether the tests nearest to them notice",

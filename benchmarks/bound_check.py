@@ -2,6 +2,7 @@
 
     python -m benchmarks.bound_check --each 500
     python -m benchmarks.bound_check --published
+    python -m benchmarks.bound_check --profile profile.json
 
 A search proves its answer by bounds (`planner.bounds`): none may exceed what the evaluator says. For
 each configuration of a sample that no search has touched, these must hold, weakest first:
@@ -322,6 +323,7 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="python -m benchmarks.bound_check", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--each", type=int, default=100, help="configurations of each case (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default: %(default)s)")
+    parser.add_argument("--profile", help="price cases on CPUs, and those alone, by this profile")
     parser.add_argument("--case", type=int, help="only the one of this number")
     parser.add_argument("--published", action="store_true", help="check the configurations of published runs instead")
     parser.add_argument("--every", type=int, default=1, help="only every so many-th question of --published")
@@ -330,7 +332,10 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.exhaust:
         return exhaust()
-    chosen = (check(case, args.each, args.seed) for number, case in enumerate(CASES) if args.case in (None, number))
+    cases = [case for number, case in enumerate(CASES) if args.case in (None, number)]
+    if args.profile:
+        cases = [replace(case, profile=args.profile) for case in cases if case.cluster.startswith("cpu:")]
+    chosen = (check(case, args.each, args.seed) for case in cases)
     tallies = []
     for tally in check_published(args.every) if args.published else chosen:
         tallies.append(tally)

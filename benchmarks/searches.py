@@ -16,11 +16,11 @@ from random import Random
 
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.hardware.text import read_cluster
-from meshwright.cost_models.profile import published
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.frontends.door import load_model
 from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.answer.solve import space_of
+from meshwright.planner.question.ask import profile_of
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Folds, Setting, target_of
@@ -46,6 +46,8 @@ class Case:
     """Whether groups roll on into the next step (`meshwright.ir.target.workload.Stack`)."""
     margin: float | None = None
     """Share of memory that is left free; None: as the profile has it."""
+    profile: str | None = None
+    """The file of a profile; None: the shipped one."""
 
     def __str__(self) -> str:
         rolling = ", rolling" if self.rolling else ""
@@ -67,7 +69,7 @@ class Opened:
 
 def opened(case: Case, constraints: Constraints | None = None) -> Opened:
     """The setting and the space of a case."""
-    profile, cluster = published(), read_cluster(case.cluster)
+    profile, cluster = profile_of(case.profile), read_cluster(case.cluster)
     if case.margin is not None:
         profile = replace(profile, memory=replace(profile.memory, margin_share=case.margin))
     stack = replace(stack_named(case.stack), rolling=case.rolling)

@@ -7,6 +7,7 @@
 | `hardware/` | devices and clusters, and how they are written; numbers that say where they come from |
 | `compute/` | one kernel on one device |
 | `collectives/` | one collective over the shape of a group |
+| `measured/` | what a calibration found on one machine |
 | `ledger/` | what one run of a body asks of a device and of its wires, before any price |
 | `memory/` | what a rank holds at its fullest instant |
 | `schedule` | the event simulator of pipelines |

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from meshwright.cost_models.collectives.collective import Library, collective
+from meshwright.cost_models.collectives.collective import Collective, Library, Priced, collective
 from meshwright.cost_models.collectives.topology import GroupShape
 from meshwright.cost_models.compute.kernels import Compute, Kernel
 from meshwright.cost_models.hardware.devices import Device
@@ -115,6 +116,15 @@ class Taken:
     """Of gathers and reductions that run beside compute: what they take by themselves."""
 
 
+class Moving(Protocol):
+    """The price of a collective over a group."""
+
+    def __call__(
+        self, kind: Collective, nbytes: float, shape: GroupShape, library: Library, *, imbalance: float = 1.0
+    ) -> Priced:
+        """Seconds of one, as `collectives.collective` describes them."""
+
+
 def cost_of(
     phase: Phase,
     compute: Compute,
@@ -123,9 +133,12 @@ def cost_of(
     workload: Workload,
     *,
     awaited: bool,
+    moving: Moving = collective,
+    sharing_s: float = 0.0,
 ) -> Cost:
     """The cost of one phase of one body program on a device. `shapes`: its groups, by their axes; `awaited`: the host
-    waits for the device, which alone knows how many rows each expert has."""
+    waits for the device, which alone knows how many rows each expert has, or launches nothing ahead; `moving`: prices
+    of collectives; `sharing_s`: host seconds around one of parameters or their gradients."""
     engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
     launches, ring_s, gathers_s, starts_s, reductions_s = 0, 0.0, 0.0, 0.0, 0.0
     kinds: set[tuple[str, Kind]] = set()
@@ -138,12 +151,13 @@ def cost_of(
         shape = shapes[one.axes]
         routed = workload.imbalance if one.kind == "all_to_all" else 1.0
         sent = one.nbytes * (distinct(one.picks, shape) if workload.stack.dedupes else 1.0)
-        moved = collective(one.kind, sent, shape, library, imbalance=routed)
+        moved = moving(one.kind, sent, shape, library, imbalance=routed)
         kinds.add(("collectives", moved.provenance))
         seconds = count * one.steps * moved.seconds
         if workload.stack.broadcasts and (one.reason, one.kind) in _BY_OWNER:
-            seconds = count * collective("broadcast", one.nbytes, shape, library).seconds
-            starts_s = shape.ranks * collective("broadcast", 1.0, shape, library).seconds
+            seconds = count * moving("broadcast", one.nbytes, shape, library).seconds
+            starts_s = shape.ranks * moving("broadcast", 1.0, shape, library).seconds
+        seconds += count * sharing_s * (one.reason in _OF_PARAMETERS)
         if one.reason == "ring":
             ring_s += seconds
         elif one.reason in ("parameter", "update"):
@@ -166,6 +180,8 @@ def cost_of(
     )
 
 
+_OF_PARAMETERS = ("parameter", "update", "sync")
+"""Reasons of what the runtime does around operators, not in their place."""
 _BY_OWNER = (("update", "all_gather"), ("sync", "reduce_scatter"))
 """What stacks that broadcast do rank by rank: each gets the gradients of the parameters that it updates, and sends
 these. A reduction to one rank takes what a broadcast from it does."""

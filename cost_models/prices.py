@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
+from meshwright.cost_models.collectives.collective import Collective, Library, collective
+from meshwright.cost_models.collectives.collective import Priced as Moved
 from meshwright.cost_models.collectives.topology import GroupShape, group_shape
 from meshwright.cost_models.compute.kernels import Compute
 from meshwright.cost_models.cost import NOTHING, Cost, attention_of, cost_of, library_of, slowest
@@ -30,13 +33,31 @@ Costs = dict[str, Cost]
 class Prices:
     """Prices of body programs on stages, remembered."""
 
-    def __init__(self, cluster: Cluster, profile: Profile, books: Books | None = None) -> None:
-        self.cluster, self.profile, self.books = cluster, profile, books or Books()
+    def __init__(self, cluster: Cluster, profile: Profile, books: Books | None = None, *, least: bool = False) -> None:
+        """`least`: of every kernel and collective what it takes in whatever parts, for bounds on many plans at once."""
+        self.cluster, self.profile, self.books, self.is_least = profile.on(cluster), profile, books or Books(), least
         self._computes: dict[tuple[str, str, str, bool], Compute] = {}
         self._phases: dict[tuple[object, ...], tuple[Phase, Cost]] = {}
         self._costs: dict[tuple[object, ...], tuple[Ledger, Costs]] = {}
         self._together: dict[AllSame[Costs], Costs] = {}
         self._devices: dict[int, tuple[tuple[int, ...], tuple[tuple[Device, int], ...]]] = {}
+
+    @cached_property
+    def least(self) -> Prices:
+        """Prices that no plan undercuts however it cuts work up. Laws grow with the work, and are their own; a
+        measurement may take longer, byte for byte, than one of half the size."""
+        return self if self.profile.measured is None else Prices(self.cluster, self.profile, self.books, least=True)
+
+    def moved(
+        self, kind: Collective, nbytes: float, shape: GroupShape, library: Library, *, imbalance: float = 1.0
+    ) -> Moved:
+        """The price of a collective."""
+        curves = self.profile.curves
+        return collective(kind, nbytes, shape, library, imbalance=imbalance, curves=curves, least=self.is_least)
+
+    def ranks_per_host(self, device: Device) -> int:
+        """The ranks of a host of this device, all of which are at work."""
+        return max(pool.gpus_per_host for pool in self.cluster.pools if pool.device.name == device.name)
 
     def devices(self, ranks: tuple[int, ...]) -> tuple[Device, ...]:
         """The kinds of device among these ranks."""
@@ -61,14 +82,22 @@ class Prices:
         one_by_one = stack.style == "fused" and stack.graphs != "step"
         key = (device.name, stack.style, stack.attention, one_by_one)
         if key not in self._computes:
+            ranks = self.ranks_per_host(device)
             self._computes[key] = Compute(
                 device,
                 style=stack.style,
                 attention=attention_of(stack),
                 values=self.profile.compute,
                 one_by_one=one_by_one,
+                measured=self.profile.times(device, ranks),
+                least=self.is_least,
             )
         return self._computes[key]
+
+    def host_s(self, device: Device, workload: Workload) -> float:
+        """Host seconds of a launch."""
+        measured = self.profile.launch_s(self.ranks_per_host(device))
+        return self.compute(device, workload).host_s if measured is None else measured
 
     def ledger(self, body: BodyProgram, workload: Workload, accumulates: bool) -> Ledger:
         return self.books.ledger(body, workload, accumulates)
@@ -150,7 +179,9 @@ class Prices:
                 shapes,
                 library_of(device, workload),
                 workload,
-                awaited=awaited,
+                awaited=awaited or self.profile.synchronous,
+                moving=self.moved,
+                sharing_s=0.0 if self.is_least else self.profile.overheads.sharing_s,
             )
             for device in devices
         )

@@ -1,24 +1,32 @@
 """Profiles: every number that a price needs beside datasheets, as one frozen value.
 
 `published()` is the profile that is shipped: constants fitted on published runs, tables and curves of published
-measurements. A calibration on the target replaces parts of it. Constants of compute, memory and collectives live with
-their models; here are those of the step as a whole, read from `profiles/step.json`, each with its unit, what it was
-fitted on, and its date.
+measurements. A calibration of a machine replaces parts of it (`calibrated`): kernels, launches and collectives take
+what was measured, and constants that stand for what is now known are neutral. Constants of compute, memory and
+collectives live with their models; here are those of the step as a whole, read from `profiles/step.json`, each with its
+unit, what it was fitted on, and its date.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
+from meshwright.cost_models.collectives.curves import Curves
+from meshwright.cost_models.compute.kernels import table_for
 from meshwright.cost_models.compute.profile import ComputeConstants, constants
-from meshwright.cost_models.hardware.quantity import Kind
+from meshwright.cost_models.hardware.cluster import Cluster
+from meshwright.cost_models.hardware.devices import DTYPES, Device
+from meshwright.cost_models.hardware.quantity import Kind, Quantity
+from meshwright.cost_models.measured.file import measured_text
+from meshwright.cost_models.measured.measured import NO_OVERHEADS, Measured, Overheads
+from meshwright.cost_models.measured.times import Times
 from meshwright.cost_models.memory.peak import MemoryConstants, memory_constants
-from meshwright.ir.errors import BadQuantity
+from meshwright.ir.errors import BadQuantity, ProfileElsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +60,7 @@ class StepConstants:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """All constants that prices use."""
 
@@ -60,6 +68,95 @@ class Profile:
     compute: ComputeConstants
     step: StepConstants
     memory: MemoryConstants
+    measured: Measured | None = None
+    """What was found on the machine itself; None: nothing was."""
+
+    @cached_property
+    def curves(self) -> Curves | None:
+        """Curves of collectives that were measured on the machine itself; None: those that are shipped."""
+        return None if self.measured is None else Curves(self.measured.curves)
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """The cluster with the rates that were measured of its devices."""
+        if self.measured is None:
+            return cluster
+        pools = tuple(
+            replace(pool, device=_with_rates(pool.device, self.measured, pool.gpus_per_host))
+            if pool.device.name == self.measured.identity.device
+            else pool
+            for pool in cluster.pools
+        )
+        return replace(cluster, pools=pools)
+
+    def check_of(self, cluster: Cluster) -> None:
+        """Check that measurements are of a device that the cluster has."""
+        names = [pool.device.name for pool in cluster.pools]
+        if self.measured is not None and self.measured.identity.device not in names:
+            raise ProfileElsewhere(
+                place=f"profile {self.name}",
+                cause=f"it is of {self.measured.identity.device}, and the cluster has {', '.join(names)}",
+                fix="name a profile of that device, or leave --profile out",
+            )
+
+    def times(self, device: Device, ranks: int) -> Times | None:
+        """Measured times of kernels on a device, while so many ranks of its host are at work."""
+        if self.measured is None or device.name != self.measured.identity.device:
+            return None
+        busy = self.measured.with_ranks(ranks)
+        rows = {dtype: [row for row in busy.products if row.dtype == dtype] for dtype in busy.dtypes}
+        alone = {
+            dtype: tuple((row.shape[1:], row.p50_s) for row in of if row.shape[0] == 1) for dtype, of in rows.items()
+        }
+        tables = {
+            dtype: table_for(device, self.compute, one, dtype, device.name) for dtype, one in alone.items() if one
+        }
+        return Times(busy, tables)
+
+    @property
+    def overheads(self) -> Overheads:
+        """Host seconds of the runtime; none that are known by the shipped profile."""
+        return NO_OVERHEADS if self.measured is None else self.measured.overheads
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether host and device take turns."""
+        return self.measured is not None and self.measured.synchronous
+
+    def launch_s(self, ranks: int) -> float | None:
+        """Measured host seconds of a launch while so many ranks of a host are at work; None: not measured."""
+        return None if self.measured is None else self.measured.with_ranks(ranks).launch_s
+
+
+def _with_rates(device: Device, measured: Measured, ranks: int) -> Device:
+    """A device with measured peaks and memory bandwidth."""
+    busy, source = measured.with_ranks(ranks), f"profile {measured.name}"
+    peaks = {
+        dtype: Quantity(value=rate, unit="flop/s", source=source, date=measured.made, kind="measured")
+        for dtype in DTYPES
+        if (rate := busy.peak_flops_per_s(dtype))
+    }
+    known = dict(device.peaks) | peaks
+    return replace(
+        device,
+        peaks=tuple((dtype, known[dtype]) for dtype in DTYPES if dtype in known),
+        memory_bandwidth=Quantity(
+            value=busy.bytes_per_s, unit="bytes/s", source=source, date=measured.made, kind="measured"
+        ),
+    )
+
+
+def calibrated(measured: Measured) -> Profile:
+    """The profile of a machine that was measured. Kernels that no measurement is like keep the shipped laws, at the
+    rates that were measured."""
+    shipped = published()
+    shares = {field.name: 1.0 for field in fields(ComputeConstants) if field.name.startswith("sustained_")}
+    return Profile(
+        name=measured.name,
+        compute=replace(shipped.compute, hbm_efficiency=1.0, **shares),
+        step=replace(shipped.step, covered=measured.covered, slowdown=measured.slowdown),
+        memory=shipped.memory,
+        measured=measured,
+    )
 
 
 @cache
@@ -79,11 +176,13 @@ def step_table() -> dict[str, Any]:
 
 
 @cache
-def digest() -> str:
-    """A short hexadecimal digest of the shipped profile: every number that prices are made of, as written."""
+def digest(measured: Measured | None = None) -> str:
+    """A short hexadecimal digest of every number that prices are made of, as written: those that are shipped, and
+    those that were measured."""
     files = resources.files("meshwright.cost_models").joinpath("profiles").iterdir()
     held = sorted((file.name, file.read_bytes()) for file in files if file.is_file())
-    return hashlib.sha256(b"".join(name.encode() + text for name, text in held)).hexdigest()[:DIGITS]
+    own = b"" if measured is None else measured_text(measured).encode()
+    return hashlib.sha256(b"".join(name.encode() + text for name, text in held) + own).hexdigest()[:DIGITS]
 
 
 DIGITS = 16

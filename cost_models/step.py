@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log2, prod
 from typing import TypeVar
 
-from meshwright.cost_models.collectives.collective import Collective, Library, collective
+from meshwright.cost_models.collectives.collective import Collective, Library
 from meshwright.cost_models.collectives.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of, weakest_of_each
 from meshwright.cost_models.hardware.devices import Device
@@ -40,7 +40,7 @@ class Step:
 
     def __init__(self, prices: Prices, program: Program, workload: Workload) -> None:
         self.prices, self.program, self.workload = prices, program, workload
-        self.step = prices.profile.step
+        self.step, self.overheads = prices.profile.step, prices.profile.overheads
         self.hides = frozenset(workload.stack.hides)
         self.kinds: list[tuple[str, Kind]] = [("overlap", kind_of_step()), ("memory", kind_of_memory())]
         self.accumulates = program.microbatches > 1
@@ -108,13 +108,20 @@ class Step:
     # one micro-batch on one stage
 
     def forward(self, index: int) -> Taken:
-        return self.forward_of(self.costs[index], self.host_s(index))
+        return self.acted(self.forward_of(self.costs[index], self.host_s(index)), self.overheads.action_s)
 
     def backward_inputs(self, index: int) -> Taken:
-        return self.inputs_of(self.costs[index], self.host_s(index))
+        return self.acted(self.inputs_of(self.costs[index], self.host_s(index)), self.overheads.action_s)
 
     def backward_weights(self, index: int) -> Taken:
-        return self.weights_of(self.costs[index], self.host_s(index))
+        taken = self.weights_of(self.costs[index], self.host_s(index))
+        return self.acted(taken, self.overheads.weights_s) if self.apart else taken
+
+    def acted(self, taken: Taken, host_s: float) -> Taken:
+        """The time of a pipeline's action, with the host's part; of one stage nothing is an action."""
+        if len(self.program.stages) == 1 or not host_s:
+            return taken
+        return replace(taken, seconds=taken.seconds + host_s, shares=(*taken.shares, ("launch", host_s)))
 
     def seconds_on(self, index: int, ranks: tuple[int, ...]) -> float:
         """Seconds of a micro-batch on some of a stage's ranks, each with a share as the first rank has it."""
@@ -147,7 +154,7 @@ class Step:
 
     def host_of(self, ranks: tuple[int, ...]) -> float:
         devices = self.prices.devices(ranks)
-        return max(self.prices.compute(device, self.workload).host_s for device in devices)
+        return max(self.prices.host_s(device, self.workload) for device in devices)
 
     def together(self, cost: Cost, host_s: float, *, beside: Cost | None = None, again: Cost = NOTHING) -> Taken:
         alone = not self.accumulates
@@ -241,6 +248,8 @@ class Step:
         if "publish" in self.hides:
             gathers_s = step.slowdown * min(gathers_s, step.covered * _seconds(forward))
         found = {"gradients": reductions_s + tied_s, "optimizer": update.device_s, "publish": gathers_s}
+        if self.overheads.step_s:
+            found["launch"] = self.overheads.step_s
         if self.host is not None:
             room_s = max(0.0, after_s - sync.reductions_s) if "gradients" in self.hides else 0.0
             found["host"] = self.host.ending_s([self.program.stages[index] for index in stages], room_s)
@@ -326,7 +335,7 @@ class Step:
         )
 
     def moved(self, kind: Collective, nbytes: float, shape: GroupShape, library: Library) -> float:
-        priced = collective(kind, nbytes, shape, library)
+        priced = self.prices.moved(kind, nbytes, shape, library)
         self.kinds.append(("collectives", priced.provenance))
         return priced.seconds
 

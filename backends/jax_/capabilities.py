@@ -99,6 +99,8 @@ JAX_TPU = replace(
 )
 
 TARGETS = {one.target: one for one in (JAX_CUDA, JAX_TPU, JAX_CPU)}
+MEASURED: tuple[str, ...] = ()
+"""Targets that a machine is measured for."""
 LOCAL = "jax-cpu"
 """The target whose ranks are devices of one process of this machine."""
 

@@ -129,6 +129,8 @@ TORCH_CUDA = replace(
 TARGETS = {capabilities.target: capabilities for capabilities in (TORCH_CUDA, TORCH_GLOO)}
 DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
 """What the targets that code is written for run on."""
+MEASURED = ("torch-gloo",)
+"""Targets that a machine is measured for."""
 LOCAL = "torch-gloo"
 """The target whose ranks are processes of one machine."""
 

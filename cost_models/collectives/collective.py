@@ -39,20 +39,25 @@ def collective(
     *,
     imbalance: float = 1.0,
     curves: Curves | None = None,
+    least: bool = False,
 ) -> Priced:
     """The time of a collective. `imbalance` (all_to_all) is the fullest rank's load over the mean; `curves` replaces
-    the shipped ones, `NO_CURVES` leaves the law alone."""
+    the shipped ones, `NO_CURVES` leaves the law alone. `least`: of the same bytes in any number of collectives; a law,
+    which is concave, takes least for all at once."""
     if nbytes <= 0 or shape.ranks == 1:
         if nbytes < 0:
             raise CollectiveUnknown(place=str(kind), cause=f"{nbytes:g} bytes", fix="give zero or more")
         return FREE
     if shape.also:
         alone = (replace(shape, also=()), *shape.also)
-        each = [collective(kind, nbytes, one, library, imbalance=imbalance, curves=curves) for one in alone]
+        each = [
+            collective(kind, nbytes, one, library, imbalance=imbalance, curves=curves, least=least) for one in alone
+        ]
         return max(each, key=lambda one: one.seconds)
     price, reader, worth = _pricer(kind, shape, library, imbalance, curves or shipped())
     if reader is not None:
-        return Priced(reader.seconds(nbytes), worth, "measured curve")
+        seconds = reader.least_s(nbytes) if least else reader.seconds(nbytes)
+        return Priced(seconds, worth, "measured curve")
     seconds, how = price.best(nbytes)
     return Priced(seconds, price.provenance, how)
 
@@ -62,7 +67,7 @@ def _pricer(
     kind: Collective, shape: GroupShape, library: Library, imbalance: float, curves: Curves
 ) -> tuple[Law, Reader | None, Kind]:
     found = law(kind, shape, library, imbalance)
-    match = matching(kind, shape, curves) if library in ("nccl", "xla") else None
+    match = matching(kind, shape, curves, library)
     if match is None:
         return found, None, found.provenance
     curve, there = match

@@ -51,6 +51,8 @@ class Curve:
     per_host: int
     points: tuple[Point, ...]
     source: str
+    libraries: tuple[str, ...] = ("nccl", "xla")
+    """Which libraries take as long: XLA calls NCCL on GPUs, and curves of TPUs are its own."""
 
     @property
     def ranks(self) -> int:
@@ -85,7 +87,7 @@ class Row:
 class Reader:
     """A curve on the clock of a law."""
 
-    __slots__ = ("_law", "_ticks", "_times")
+    __slots__ = ("_law", "_points", "_ticks", "_times")
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Reader:
         measured: Callable[[float], float] | None = None,
     ) -> None:
         """Read a curve; `measured` is the law of the wires that its points were measured on, if those differ."""
-        self._law = law
+        self._law, self._points = law, tuple(points)
         self._ticks = [log((measured or law)(nbytes)) for nbytes, _ in points]
         self._times = [log(seconds) for _, seconds in points]
 
@@ -109,6 +111,11 @@ class Reader:
         left = right - 1
         part = (tick - ticks[left]) / (ticks[right] - ticks[left])
         return exp(times[left] + part * (times[right] - times[left]))
+
+    def least_s(self, nbytes: float) -> float:
+        """The least seconds of so many bytes in any number of parts, none of which beats the best rate up to there."""
+        paces = [seconds / size for size, seconds in self._points if size <= nbytes]
+        return min([*(pace * nbytes for pace in paces), self.seconds(nbytes)])
 
 
 def ends(points: Sequence[Point]) -> Callable[[float], float]:
@@ -193,7 +200,7 @@ def shipped() -> Curves:
     return Curves(curves)
 
 
-def matching(kind: str, shape: GroupShape, curves: Curves) -> tuple[Curve, GroupShape] | None:
+def matching(kind: str, shape: GroupShape, curves: Curves, library: str) -> tuple[Curve, GroupShape] | None:
     """The curve of this kind that was measured on a group of the same form: one device, one host or rack, over wires of
     the device's own kind; and the shape that it was measured on, where these wires had the device's own rate."""
     if len(shape.devices) != 1 or shape.units != 1 or len(shape.levels) != 1:
@@ -201,7 +208,7 @@ def matching(kind: str, shape: GroupShape, curves: Curves) -> tuple[Curve, Group
     # A send between two devices behind one switch does not depend on how many more do the same.
     sends = kind in ("p2p", "shift")
     for curve in curves.all:
-        same = curve.device == shape.devices[0] and curve.hosts == 1
+        same = curve.device == shape.devices[0] and curve.hosts == 1 and library in curve.libraries
         if same and curve.kind == ("p2p" if sends else kind) and (sends or curve.ranks == shape.ranks):
             found, (level,) = device(curve.device), shape.levels
             wire = found.island or found.host_link

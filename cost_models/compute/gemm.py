@@ -65,6 +65,11 @@ def gradients(groups: int, m: int, n: int, k: int) -> tuple[tuple[int, int, int,
     return (groups, m, k, n), (groups, n, k, m)
 
 
+def untiled_s(product: Product, rates: Rates) -> float:
+    """Seconds of a product that is not cut into tiles of tensor cores: its operations, or its bytes."""
+    return max(product.flops / rates.flops_per_s, product.nbytes / rates.bytes_per_s) + rates.floor_s
+
+
 def law_s(product: Product, rates: Rates) -> float:
     """Seconds of a product, by the best tile and split."""
     flops_per_s, bytes_per_s = rates.flops_per_s / rates.units, rates.bytes_per_s / rates.units

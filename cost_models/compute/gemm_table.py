@@ -13,7 +13,7 @@ and over whether n fills 128, 256 and 512: two products that waste alike behave 
 octave and a half in m and k, half of an octave where libraries change tiles.
 
 A product outside the hull of the table (the range of each of m, k and n) is not interpolated: `None`, and the law
-answers.
+answers; or, where the table is of the very machine (`measured`), the law with the nearest correction (`beyond_s`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Table:
     """Seconds of measured products, with their interpolation.
 
     - `law` gives the seconds of a shape by the fitted law on the same device.
+    - `units` share a product tile by tile; 0: its library knows no tiles of this kind, as on CPUs.
     - A shape must occur once.
     """
 
@@ -73,9 +74,16 @@ class Table:
         chosen = np.flatnonzero(near)
         if len(chosen) == 0:
             return None
-        away = (((self._features[chosen] - asked) / _LENGTHS) ** 2).sum(1)
+        away = (((self._features[chosen] - asked) / _LENGTHS[: len(asked)]) ** 2).sum(1)
         chosen = chosen[np.argsort(away, kind="stable")[:NEIGHBOURS]]
         return self.law(shape) * exp(self._krige(asked, chosen))
+
+    def beyond_s(self, shape: Shape) -> float:
+        """Seconds of any shape: the law's, as far from the law as at the nearest place of the hull."""
+        inside = np.clip(np.array([shape], dtype=np.float64), self._shapes.min(0), self._shapes.max(0))
+        asked = features(inside, self.units)[0]
+        away = (((self._features - asked) / _LENGTHS[: len(asked)]) ** 2).sum(1)
+        return self.law(shape) * exp(self._krige(asked, np.argsort(away, kind="stable")[:NEIGHBOURS]))
 
     def _krige(self, asked: Array, chosen: npt.NDArray[np.intp]) -> float:
         known, excess = self._features[chosen], self._excess[chosen]
@@ -88,9 +96,12 @@ class Table:
 
 
 def features(shapes: Array, units: int) -> Array:
-    """Features of rows (m, n, k): logarithms of m, k, n, then waste by tile, then how n fills the usual widths."""
+    """Features of rows (m, n, k): logarithms of m, k, n, then waste by tile, then how n fills the usual widths. Without
+    units (0) the logarithms alone."""
     m, n, k = shapes.T
     columns = [np.log2(m), np.log2(k), np.log2(n)]
+    if not units:
+        return np.stack(columns, axis=1)
     for tm, tn in _TILES:
         waves = np.ceil(np.ceil(m / tm) * np.ceil(n / tn) / units)
         columns.append(np.log2(waves * units * tm * tn / (m * n)))
@@ -101,7 +112,7 @@ def features(shapes: Array, units: int) -> Array:
 
 def _covariance(left: Array, right: Array) -> Array:
     between = left[:, None] - right[None]
-    rough = np.sqrt(((between / _LENGTHS) ** 2).sum(-1))
+    rough = np.sqrt(((between / _LENGTHS[: between.shape[-1]]) ** 2).sum(-1))
     smooth = np.sqrt(3.0) * np.sqrt((between[..., :3] ** 2).sum(-1)) * (_LENGTHS[0] / _SMOOTH_LENGTH)
     covariance: Array = _ROUGH * np.exp(-rough) + _SMOOTH * (1 + smooth) * np.exp(-smooth)
     return covariance

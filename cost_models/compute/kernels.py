@@ -14,6 +14,9 @@ efficiency (achieved over peak), never time; seconds follow from it, and an effi
 Every kernel takes a floor beside its work. Host time is apart: a launch costs the host `host_s`, and shows only where
 the device would run dry, so that a stretch of kernels takes max(sum of device seconds, launches · host_s); see `step`.
 
+Where the machine itself was measured (`Times`), products, attention and streams take what is said there, times what
+they take longer inside a training step (`Busy.scale`).
+
 `Compute` is built once per (device, attention generation, style, constants). It holds a dictionary of prices already
 given, so that asking again costs a look-up.
 """
@@ -30,13 +33,14 @@ from meshwright.cost_models.compute.attention import (
     shipped_curves,
     visible_share,
 )
-from meshwright.cost_models.compute.gemm import Product, Rates, law_s
+from meshwright.cost_models.compute.gemm import Product, Rates, law_s, untiled_s
 from meshwright.cost_models.compute.gemm_table import Shape, Table, shipped_rows, table_of
 from meshwright.cost_models.compute.memory_bound import CAST_BYTES, SCALE_BYTES, cast_bytes, streamed_s
 from meshwright.cost_models.compute.profile import ComputeConstants, chip_of, constants
 from meshwright.cost_models.hardware import devices as hardware
 from meshwright.cost_models.hardware.devices import Device
 from meshwright.cost_models.hardware.quantity import Kind, weakest_kind
+from meshwright.cost_models.measured.times import Times
 from meshwright.ir.errors import AttentionUnknown, KernelMalformed
 from meshwright.ir.rules.base import Engine
 
@@ -112,6 +116,8 @@ class Compute:
         "constants",
         "device",
         "host_s",
+        "least",
+        "measured",
         "one_by_one",
     )
 
@@ -125,11 +131,15 @@ class Compute:
         curves: Curves | None = None,
         table: Table | None = None,
         one_by_one: bool = False,
+        measured: Times | None = None,
+        least: bool = False,
     ) -> None:
         """`attention` is the generation of the stack's kernels; the attribute is the one that runs here
         (`attention.DISPATCH`). `values`, `curves` and `table` replace the shipped ones. `one_by_one`: products of
-        experts run as one kernel for each expert, which fills the device or does not."""
+        experts run as one kernel for each expert, which fills the device or does not. `measured`: times of this very
+        machine; `least`: of each kernel what it takes in whatever parts."""
         self.device, self.one_by_one = device, one_by_one
+        self.measured, self.least = measured, least
         self.constants = values or constants()
         self._chip = chip_of(device)
         self._sustained = self.constants.sustained(self._chip, style)
@@ -175,6 +185,8 @@ class Compute:
         return by_style.get(style, 0.0)
 
     def _dispatched(self, generation: str) -> str:
+        if self.measured is not None and self.measured.fused and generation not in UNFUSED:
+            return generation  # whatever kernels it is made of
         found = self._curves.running(generation, self._chip.architecture)
         if found is None:
             raise AttentionUnknown(
@@ -190,7 +202,7 @@ class Compute:
         peak = self.device.peak(name)
         apart = self._apart(kernel)
         together = groups // apart
-        found = self._measured(name, together, m, n, k)
+        found = self._looked_up(name, together, m, n, k)
         if found is None:
             share, kind = self._chip.ceiling(name)
             in_bytes = WIDTH_BYTES[name] + SCALE_BYTES.get(kernel.dtype, 0.0)
@@ -204,9 +216,13 @@ class Compute:
         seconds = max(seconds, 2.0 * groups * m * n * k / peak.value)
         return Priced(seconds, kind, 2.0 * groups * m * n * k / (seconds * peak.value))
 
-    def _measured(self, dtype: str, groups: int, m: int, n: int, k: int) -> tuple[float, Kind] | None:
+    def _looked_up(self, dtype: str, groups: int, m: int, n: int, k: int) -> tuple[float, Kind] | None:
         """The measured time, if the table is for this precision; outside its hull perhaps that of the transposed
         product."""
+        if self.measured is not None:
+            ask = self.measured.product_least if self.least else self.measured.product
+            if (own := ask(dtype, groups, m, n, k)) is not None:
+                return self._scaled(*own)
         table = self._table
         if table is None or groups != 1 or dtype != table.dtype:
             return None
@@ -218,6 +234,12 @@ class Compute:
             if between is not None:
                 return between, "fitted"
         return None
+
+    def _scaled(self, seconds: float, kind: Kind) -> tuple[float, Kind]:
+        """A measured time as inside a training step."""
+        assert self.measured is not None
+        scale = self.measured.busy.scale
+        return seconds * scale, kind if scale == 1 else weakest_kind(kind, "fitted")
 
     def _rates(self, flops_per_s: float) -> Rates:
         return Rates(
@@ -231,6 +253,8 @@ class Compute:
     def _attention(self, kernel: Kernel) -> Priced:
         batch, heads, _, sq, sk, d_qk, d_v = _sizes(kernel, 7)
         name = PEAK_OF.get(kernel.dtype, kernel.dtype)
+        if (own := self._own_attention(kernel, name)) is not None:
+            return own
         if self._written_out(kernel):
             return self._unfused(kernel, name)
         peak = self.device.peak(name)
@@ -258,8 +282,25 @@ class Compute:
         seconds += self._floor_s
         return Priced(seconds, kind, min(1.0, work / (seconds * peak.value)))
 
+    def _own_attention(self, kernel: Kernel, name: str) -> Priced | None:
+        """Attention by measurement, which was of the fused operator, whatever that is made of on this machine."""
+        if self.measured is None or self.attention in UNFUSED:
+            return None
+        b, h, kv, sq, sk, d_qk, d_v = _sizes(kernel, 7)
+        ask = self.measured.attention_least if self.least else self.measured.attention
+        found = ask(name, kernel.work, kernel.causal, kernel.window, (b, h, kv, sq, sk, d_qk, d_v))
+        if found is None:
+            return None
+        seconds, kind = self._scaled(*found)
+        work = kernel.flops * visible_share(sq, sk, kernel.causal, kernel.window)
+        return Priced(seconds, kind, min(1.0, work / (seconds * self.device.peak(name).value)))
+
     def _written_out(self, kernel: Kernel) -> bool:
-        """Whether attention scores go through memory: fused attention wants 16 bits or fewer."""
+        """Whether attention scores go through memory: fused attention wants 16 bits or fewer, or a machine on which it
+        was measured in more."""
+        name = PEAK_OF.get(kernel.dtype, kernel.dtype)
+        if self.measured is not None and self.attention not in UNFUSED and name in self.measured.fused:
+            return False
         return self.attention in UNFUSED or PEAK_OF.get(kernel.dtype, kernel.dtype) in ("fp32", "tf32", "fp64")
 
     def _unfused(self, kernel: Kernel, name: str) -> Priced:
@@ -283,6 +324,10 @@ class Compute:
         return Priced(seconds, weakest_kind("fitted", kind), kernel.flops / (seconds * peak.value))
 
     def _memory(self, kernel: Kernel) -> Priced:
+        if self.measured is not None:
+            ask = self.measured.stream_least if self.least else self.measured.stream
+            seconds, kind = self._scaled(ask(kernel.nbytes), "fitted")
+            return Priced(seconds, kind, min(1.0, kernel.nbytes / (seconds * self.device.memory_bandwidth.value)))
         seconds = streamed_s(kernel.nbytes, self.bytes_per_s, self._floor_s)
         return Priced(seconds, "fitted", kernel.nbytes / (seconds * self.device.memory_bandwidth.value))
 
@@ -329,8 +374,9 @@ def table_for(
     dtype: str,
     measured_on: str,
 ) -> Table:
-    """A table on a device, with the law, in isolation, as its base."""
+    """A table on a device, with the law, in isolation, as its base: on CPUs the one without tiles."""
     chip = chip_of(device)
+    units, timed = (0, untiled_s) if chip.architecture == "cpu" else (chip.units, law_s)
     rates = Rates(
         flops_per_s=device.peak(dtype).value * chip.ceiling(dtype)[0],
         bytes_per_s=device.memory_bandwidth.value * values.hbm_efficiency,
@@ -341,6 +387,6 @@ def table_for(
     width = WIDTH_BYTES[dtype]
 
     def law(shape: Shape) -> float:
-        return law_s(Product(1, *shape, width, width), rates)
+        return timed(Product(1, *shape, width, width), rates)
 
-    return table_of(rows, law, chip.units, measured_on, dtype)
+    return table_of(rows, law, units, measured_on, dtype)

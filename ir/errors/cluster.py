@@ -180,5 +180,24 @@ class CollectiveUnknown(ClusterError):
     code = "MW6033"
 
 
+class ProfileUnreadable(ClusterError):
+    """--profile names a file that does not exist or cannot be read."""
+
+    code = "MW6040"
+
+
+class ProfileBroken(ClusterError):
+    """A profile file that is no JSON, of another release, cut short, or that has a key or a value which is never
+    written there."""
+
+    code = "MW6041"
+
+
+class ProfileElsewhere(ClusterError):
+    """A profile of a device that the cluster does not have: its measurements would price nothing."""
+
+    code = "MW6042"
+
+
 def _rebuild_faults(faults: tuple[MeshwrightError, ...], place: str) -> ClusterFaults:
     return ClusterFaults(faults, place=place)

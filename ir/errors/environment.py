@@ -46,3 +46,22 @@ class HLOUnreadable(EnvironmentFault):
     unknown length holds some."""
 
     code = "MW9006"
+
+
+class MachineBusy(EnvironmentFault):
+    """A machine on which something else runs while it is to be measured: what was found would be of both together."""
+
+    code = "MW9007"
+
+
+class SamplesOfAnotherMachine(EnvironmentFault):
+    """Samples of an interrupted calibration that were taken on another machine, with other software, or with another
+    number of ranks or threads: nothing can be added to them."""
+
+    code = "MW9008"
+
+
+class MeasuringUnknown(EnvironmentFault):
+    """A target that no measuring is written for."""
+
+    code = "MW9009"

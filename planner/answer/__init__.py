@@ -9,5 +9,6 @@
 | `estimate`, `estimates` | one configuration, or many → what they cost |
 | `explain`, `diff` | a plan and pins, or two plans → why not, and what differs |
 | `compare` | a plan and the log of a run → measured beside predicted |
+| `measured/` | what a calibration takes from the planner |
 | `workers` | work shared out among forked processes |
 """

@@ -21,7 +21,7 @@ from typing import Any
 
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.hardware.cluster import Cluster
-from meshwright.cost_models.profile import Profile, published
+from meshwright.cost_models.profile import Profile
 from meshwright.ir.errors import (
     ClusterError,
     MeshwrightError,
@@ -124,7 +124,7 @@ def _constraints(solved: Solved) -> Iterator[Relaxation]:
 
 
 def _margin(solved: Solved) -> Iterator[Relaxation]:
-    profile = published()
+    profile = solved.ask.profile
     share = profile.memory.margin_share / 2
     common = solved.search.common
     if solved.search.coarse.resting_bytes > common.capacity * (1 - share) / (1 - 2 * share):
@@ -210,7 +210,7 @@ def _with_hosts(solved: Solved, hosts: int) -> Found | None:
 
 def _on(solved: Solved, ask: Ask, folds: Folds, profile: Profile | None = None) -> Found | None:
     """The question with another cluster, sequence or profile."""
-    price = Evaluator(ask.cluster, profile or published(), solved.search.prices.books)
+    price = Evaluator(ask.cluster, profile or ask.profile, solved.search.prices.books)
     setting = replace(solved.setting, folds=folds, ranks=ask.cluster.ranks, workload=ask.workload, price=price)
     return tried(ask, setting, solved.asked)
 

@@ -137,7 +137,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         baselines=tuple(_baselines(solved, best)),
         alternatives=tuple(_alternatives(solved, best, top)),
         binding=tuple(_binding(solved, best)),
-        provenance=Provenance.of(weakest_kind(*kinds), ask.seed),
+        provenance=Provenance.of(weakest_kind(*kinds), ask.seed, ask.profile),
         blocks=blocks_of(decisions, fold),
         notes=(
             *_idle(solved),

@@ -25,7 +25,7 @@ from math import prod
 
 import numpy as np
 
-from meshwright.cost_models.collectives.collective import Collective, collective
+from meshwright.cost_models.collectives.collective import Collective
 from meshwright.cost_models.collectives.topology import GroupShape, group_shape
 from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.schedule import Seconds as Taken
@@ -164,6 +164,7 @@ class Bounds:
         """Seconds, per body, to gather its parameters, to gather those that its backward pass reads, and to reduce its
         gradients, on these ranks."""
         common, states, found = self.common, self.common.workload.states, uses(config.degrees())
+        least = common.prices.least
 
         shapes: dict[tuple[str, ...], GroupShape | None] = {(): None}
 
@@ -179,7 +180,7 @@ class Bounds:
             for nbytes, over in loads:
                 if over and nbytes:
                     together[over] = together.get(over, 0.0) + nbytes
-            return sum(collective(kind, nbytes, over, common.library).seconds for over, nbytes in together.items())
+            return sum(least.moved(kind, nbytes, over, common.library).seconds for over, nbytes in together.items())
 
         def moved(kind: Collective, *parts: tuple[float, Sequence[Use]]) -> float:
             """In one step over all axes, or axis by axis, from either end, with what the ones before leave."""

@@ -12,8 +12,9 @@ A floor is put together from a few *anchors*, bases that are priced once and sha
 
 each counted per sequence, by phase and body, and shared by the ranks that a base has. The *coarse* floor takes anchors
 with the most sequences, of which there are few; the fine one those with as many sequences as the base. Efficiency that
-grows with size is a property of measured kernels and wires rather than a theorem; `CAUTION` is taken off for what
-tables may deviate, and random configurations are tested against it (`tests/planner/test_bounds.py`).
+grows with size is a property of kernels and wires rather than a theorem. So anchors of a machine that was measured have
+prices that no part undercuts (`Prices.least`); `CAUTION` is taken off for what shipped tables may deviate, and random
+configurations are tested against it (`tests/planner/test_bounds.py`).
 
 From these follow, for every number of stages and every schedule, the group that is done last, as in
 `planner.bounds.bounds`, and the memory of the fullest. State alone may exceed memory unless gradients are sharded, too.
@@ -31,7 +32,6 @@ from math import gcd, inf
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost_models.collectives.collective import collective
 from meshwright.cost_models.collectives.topology import GroupShape, group_shape
 from meshwright.cost_models.ledger.ledger import Phase, Transmission
 from meshwright.ir.errors import MeshwrightError, RecomputeNotExpressible
@@ -78,6 +78,8 @@ class CoarseBounds:
     _sums: dict[Anchor, Sums] = field(default_factory=dict)
     _bases: dict[Config, Base] = field(default_factory=dict)
     _pieces: Pieces = field(default_factory=dict)
+    _least: Pieces = field(default_factory=dict)
+    """The same at the least prices (`Prices.least`), where these are others."""
     _refused: dict[tuple[Value, ...], MeshwrightError] = field(default_factory=dict)
     _reduced: dict[tuple[int, ...], float] = field(default_factory=dict)
     _pipelines: dict[tuple[int, int], Pipelines] = field(default_factory=dict)
@@ -184,7 +186,7 @@ class CoarseBounds:
         axes = tuple(use.name for use in uses(degrees) if (use.outside, use.inside) == ("dp", "ep"))
         if not axes:
             return found
-        share, mesh, prices = base.mbs / sequences / (base.tp * base.cp), degrees.mesh(), self.common.prices
+        share, mesh, prices = base.mbs / sequences / (base.tp * base.cp), degrees.mesh(), self.common.prices.least
         for name, exchanges in self.sums(Anchor(1, base.dp, base.recompute, sequences)).exchanges.items():
             sent: Counter[Transmission] = Counter()
             for one, count in exchanges.items():
@@ -225,9 +227,10 @@ class CoarseBounds:
 
     def piece(self, config: Config, name: str) -> Piece | None:
         """A body of an anchor; None where the model or the target cannot have it."""
-        setting = replace(self.common.setting, modules=())
+        setting, prices = replace(self.common.setting, modules=()), self.common.prices
+        known = self._pieces if prices.least is prices else self._least
         try:
-            return piece(setting, self.common.prices, config, name, self._pieces)
+            return piece(setting, prices.least, config, name, known)
         except MeshwrightError:
             return None
 
@@ -375,7 +378,7 @@ class CoarseBounds:
 
     def _reduced_s(self, base: Config, config: Config) -> float:
         degrees, width = config.degrees(), self.common.workload.states.reduced
-        mesh, found, least = degrees.mesh(), uses(degrees), inf
+        mesh, found, least, prices = degrees.mesh(), uses(degrees), inf, self.common.prices.least
         for ranks in places(self.common.prices.cluster, mesh.size):
             sent: dict[GroupShape, float] = {}
             for expert, (held, apart) in enumerate(zip(self.whole, _apart(base), strict=True)):
@@ -384,7 +387,7 @@ class CoarseBounds:
                     shape = group_shape(self.common.prices.cluster, ranks, mesh, axes)
                     elements = sum(n * one.elements for n, one in zip(self.common.counts, held, strict=True)) / apart
                     sent[shape] = sent.get(shape, 0.0) + elements * width / config.pp
-            taken = (collective("reduce_scatter", size, shape, self.common.library) for shape, size in sent.items())
+            taken = (prices.moved("reduce_scatter", size, shape, self.common.library) for shape, size in sent.items())
             least = min(least, config.pp * sum(one.seconds for one in taken))
         return least
 

@@ -61,7 +61,7 @@ class Common:
         self.step, self.stack = prices.profile.step, setting.workload.stack
         cluster, everywhere = prices.cluster, tuple(range(setting.ranks))
         devices = prices.devices(everywhere)
-        self.host_s = min(prices.compute(device, self.workload).host_s for device in devices)
+        self.host_s = min(prices.host_s(device, self.workload) for device in devices)
         self.library = library_of(devices[0], self.workload)
         per_host = min(pool.gpus_per_host for pool in cluster.pools)
         hosts = max(1, min(cluster.hosts, -(-setting.ranks // per_host)))

@@ -158,10 +158,18 @@ def add_workload(parser: ArgumentParser, target: str | None = "any") -> None:
     )
 
 
+def add_profile(parser: ArgumentParser) -> None:
+    """Add --profile."""
+    parser.add_argument(
+        "--profile", metavar="FILE", help="what `plan calibrate` measured there (default: the shipped prices)"
+    )
+
+
 def estimate(parser: ArgumentParser) -> None:
     """``plan estimate``."""
     add_model(parser)
     parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
+    add_profile(parser)
     add_workload(parser)
     add = parser.add_argument_group("configuration").add_argument
     add(
@@ -183,6 +191,7 @@ def plan(parser: ArgumentParser) -> None:
     """``plan plan``, or ``plan`` without a verb."""
     add_model(parser)
     parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
+    add_profile(parser)
     add_workload(parser, target=None)
     add = parser.add_argument_group("what the plan may be").add_argument
     add(
@@ -319,7 +328,37 @@ def inspect(parser: ArgumentParser) -> None:
     add_seed(parser)
 
 
-SCHEMAS = ("plan", "cluster", "matrix", "shape", "config", "configs", "pins", "log")
+def calibrate(parser: ArgumentParser) -> None:
+    """``plan calibrate``."""
+    add = parser.add_argument
+    add("--ranks", type=positive, default=2, metavar="N", help="ranks of a host (default: %(default)s)")
+    add("--threads", type=positive, default=1, metavar="N", help="threads of a rank (default: %(default)s)")
+    add("--target", default="torch-gloo", metavar="TARGET", help="what runs there (default: %(default)s)")
+    add("--dtype", choices=("fp32", "bf16", "fp64"), action="append", help="precisions (default: fp32)")
+    add("--for", dest="model", metavar="MODEL", help="measure what its plans run, too")
+    add("--global-batch", type=positive, default=8, metavar="N", help="of --for (default: %(default)s)")
+    add("--seq", type=positive, default=128, metavar="N", help="of --for (default: %(default)s)")
+    add("--quick", action="store_true", help="a coarser grid, and fewer samples")
+    add("--plan-only", action="store_true", help="list the cases and about how long they take, and measure nothing")
+    add("--force", action="store_true", help="measure though something else runs, which the profile will say")
+    add("--name", metavar="NAME", help="of the profile (default: what --out is called)")
+    add(
+        "--out",
+        default="profile.json",
+        metavar="FILE",
+        help="write the profile there, with its samples beside it (default: %(default)s)",
+    )
+    add("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
+def profile(parser: ArgumentParser) -> None:
+    """``plan profile``."""
+    parser.add_argument("action", choices=("show", "list"), help="show: what one holds; list: those in a folder")
+    parser.add_argument("path", metavar="PATH", nargs="?", default=".", help="a profile, or a folder (default: .)")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
+SCHEMAS = ("plan", "cluster", "matrix", "shape", "config", "configs", "pins", "log", "profile")
 
 
 def schema(parser: ArgumentParser) -> None:
@@ -328,5 +367,6 @@ def schema(parser: ArgumentParser) -> None:
         "kind",
         choices=SCHEMAS,
         help="plan: plan.json; cluster: the TOML of --cluster; matrix: its link matrix; shape: the TOML of MODEL; "
-        "config: a Hugging Face config.json; configs: a line of --configs; pins: --fix as JSON; log: a step of a log",
+        "config: a Hugging Face config.json; configs: a line of --configs; pins: --fix as JSON; log: a step of a log; "
+        "profile: what `plan calibrate` writes",
     )

@@ -97,6 +97,18 @@ VERBS = (
         module="meshwright.planner.cli.verbs.estimate",
     ),
     Verb(
+        name="calibrate",
+        help="measure this machine: kernels, launches and collectives, for prices that are of it (--profile)",
+        arguments=arguments.calibrate,
+        module="meshwright.planner.cli.verbs.calibrate",
+    ),
+    Verb(
+        name="profile",
+        help="show what `plan calibrate` found: of which machine, when, and in what range",
+        arguments=arguments.profile,
+        module="meshwright.planner.cli.verbs.profile",
+    ),
+    Verb(
         name="schema",
         help="print what a kind of file may hold, as JSON Schema",
         arguments=arguments.schema,

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from meshwright.cost_models.measured.file import measured_of, measured_to_json
 from meshwright.ir.decisions.json import check_version, decisions_of, decisions_to_json
 from meshwright.ir.errors import MeshwrightError, PlanBroken, PlanNotJson, PlanOfAnotherRelease, PlanVersion
 from meshwright.ir.files.documents import Fault, differences, shown
@@ -47,7 +48,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         "provenance": {
             "meshwright": made.meshwright,
-            "profile": {"name": made.profile, "digest": made.profile_digest},
+            "profile": profile_to_json(made),
             "weakest": made.weakest,
             "calibrated": made.weakest == "measured",
             "seed": made.seed,
@@ -93,6 +94,12 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "binding_constraints": [{"kind": one.kind, "what": one.what} for one in plan.binding],
         "notes": list(plan.notes),
     }
+
+
+def profile_to_json(made: Provenance) -> dict[str, Any]:
+    """The profile, with all measurements where there are any."""
+    named = {"name": made.profile, "digest": made.profile_digest}
+    return named if made.measured is None else {**named, "measured": measured_to_json(made.measured)}
 
 
 def workload_to_json(workload: Workload) -> dict[str, Any]:
@@ -202,6 +209,9 @@ def plan_of(table: PlanTable, place: str) -> Plan:
             profile_digest=made.profile.digest,
             weakest=made.weakest,  # type: ignore[arg-type]
             seed=made.seed,
+            measured=None
+            if (own := made.profile.measured) is None
+            else measured_of(own, f"{place}: provenance.profile.measured"),
         ),
         blocks=tuple(tuple(stage.blocks.items()) for stage in table.stages),
         notes=table.notes,

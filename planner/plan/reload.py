@@ -64,6 +64,7 @@ def reload(plan: Plan, model: str | None = None, cluster: str | None = None) -> 
         target=target_of(plan.decisions.target),
         pins=Pins(),
         seed=plan.provenance.seed,
+        profile=plan.provenance.prices(),
         modules=modules,
     )
     setting = ask.setting()

@@ -15,6 +15,7 @@ from typing import Annotated
 from meshwright.backends.door import TARGETS
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.quantity import KINDS, weakest_kind
+from meshwright.cost_models.measured.file import MeasuredTable
 from meshwright.cost_models.prediction import HELD, SHARES, Held, Prediction, StagePrediction
 from meshwright.ir.decisions.json import DecisionsTable, StageTable
 from meshwright.ir.errors import PlanBroken, PlanNotJson, PlanUnreadable
@@ -61,6 +62,8 @@ class ProfileTable(Table):
 
     name: Name
     digest: Name
+    measured: MeasuredTable | None = None
+    """What `plan calibrate` found, if the plan was made with that."""
 
 
 class ProvenanceTable(Table):

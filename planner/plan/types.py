@@ -18,7 +18,9 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.quantity import Kind
 from meshwright.cost_models.hardware.toml import read as read_toml
 from meshwright.cost_models.hardware.toml import write as write_toml
+from meshwright.cost_models.measured.measured import Measured
 from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.profile import Profile, calibrated, published
 from meshwright.cost_models.profile import digest as profile_digest
 from meshwright.ir.analysis.account import parameters
 from meshwright.ir.decisions.decisions import Decisions
@@ -85,16 +87,23 @@ class Provenance:
     profile_digest: str
     weakest: Kind
     seed: int
+    measured: Measured | None = None
+    """What was measured on the machine itself, so that the plan can be priced again anywhere."""
 
     @staticmethod
-    def of(weakest: Kind, seed: int) -> Provenance:
+    def of(weakest: Kind, seed: int, profile: Profile) -> Provenance:
         return Provenance(
             meshwright=__version__,
-            profile="published",
-            profile_digest=profile_digest(),
+            profile=profile.name,
+            profile_digest=profile_digest(profile.measured),
             weakest=weakest,
             seed=seed,
+            measured=profile.measured,
         )
+
+    def prices(self) -> Profile:
+        """The profile of today's release that has the same measurements."""
+        return published() if self.measured is None else calibrated(self.measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +236,7 @@ def changes(plan: Plan, machines: Machines) -> tuple[str, ...]:
     found = []
     if plan.machines.toml != machines.toml:
         found.append(f"the cluster has changed: {_first_line(plan.machines.toml, machines.toml)}")
-    if plan.provenance.profile_digest != profile_digest():
+    if plan.provenance.profile_digest != profile_digest(plan.provenance.measured):
         found.append("the profile of prices has changed")
     return tuple(found)
 

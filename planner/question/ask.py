@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gc
 from argparse import Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from meshwright.backends.door import usual_target
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.measured.file import load_measured
+from meshwright.cost_models.profile import Profile, calibrated, published
 from meshwright.ir.errors import PinRepeated, WorkloadImpossible, WorkloadMissing
 from meshwright.ir.frontends.door import load_model
 from meshwright.ir.target.capabilities import ANY, Capabilities
@@ -42,6 +44,8 @@ class Ask:
     target: Capabilities
     pins: Pins
     seed: int
+    profile: Profile = field(default_factory=published)
+    """The numbers that prices are made of."""
     modules: tuple[ModulePin, ...] = ()
     """What is asked of single modules of what is priced."""
     notes: tuple[str, ...] = ()
@@ -60,7 +64,7 @@ class Ask:
             ask.cluster.ranks,
             ask.workload,
             ask.target,
-            pricing.price_of(ask.cluster),
+            pricing.price_of(ask.cluster, ask.profile),
             modules=ask.modules,
             constraints=Constraints.of(ask.pins),
         )
@@ -98,6 +102,8 @@ def asked(args: Namespace) -> Ask:
         pins = Pins(mbs=args.micro_batch).over(pins)
     target, cluster = target_of(args.target or ASSUMED), read_cluster(args.cluster)
     precision, notes = precision_of(args.dtype, cluster)
+    profile = profile_of(args.profile)
+    profile.check_of(cluster)
     return Ask(
         model=args.model,
         cluster_reference=args.cluster,
@@ -108,7 +114,8 @@ def asked(args: Namespace) -> Ask:
         pins=pins,
         seed=args.seed,
         modules=modules,
-        notes=notes,
+        profile=profile,
+        notes=(*notes, *said_of(profile, cluster)),
         unsaid=frozenset(
             name
             for name, said in (("target", args.target), ("stack", args.stack or args.style), ("recipe", args.recipe))
@@ -126,6 +133,25 @@ def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, .
         return asked or usual, ()
     without = ", ".join(name for name, known in devices.items() if USUAL[0] not in known)
     return usual, (f"precision {usual} instead of {USUAL[0]}, which {without} has no matrix peak for",)
+
+
+def profile_of(path: str | None) -> Profile:
+    """The profile of a file; None: the shipped one."""
+    return published() if path is None else calibrated(load_measured(path))
+
+
+def said_of(profile: Profile, cluster: Cluster) -> tuple[str, ...]:
+    """What is to be said of prices by a profile: what was measured, when, and what is priced by it nevertheless."""
+    found = profile.measured
+    if found is None:
+        return ()
+    forced = ", while something else was running" if found.forced else ""
+    told = [f"prices are of profile {found.name}, measured {found.made}{forced}: {found.identity}"]
+    for pool in cluster.pools:
+        ranks = found.with_ranks(pool.gpus_per_host).ranks
+        if pool.device.name == found.identity.device and ranks != pool.gpus_per_host:
+            told.append(f"a host of pool {pool.name} has {pool.gpus_per_host} ranks, and {ranks} were measured at once")
+    return tuple(told)
 
 
 def recipe_of(target: Capabilities, workload: Workload) -> str:

@@ -186,7 +186,7 @@ OTHERS = (curve("all_gather", hosts=2), curve("all_gather", device="A100-80G"), 
 def test_a_curve_speaks_for_its_device_on_its_own_wires(kind: str, change: dict[str, Any], found: Curve | None) -> None:
     """It was measured at the device's own rate, 450 GB/s."""
     shape = wires(**change)
-    asked = matching(kind, shape, Curves((*OTHERS, SEND, GATHER)))
+    asked = matching(kind, shape, Curves((*OTHERS, SEND, GATHER)), "nccl")
     if found is None:
         assert asked is None
         return
@@ -198,7 +198,7 @@ def test_a_curve_speaks_for_its_device_on_its_own_wires(kind: str, change: dict[
 def test_a_device_without_scale_up_wires_is_measured_over_its_host_link() -> None:
     level = replace(wires().levels[0], tier="host", kind="pcie4", parts=4)
     shape = wires(ranks=4, levels=(level,), devices=("L40S",))
-    found = matching("all_gather", shape, Curves((curve("all_gather", device="L40S", per_host=4),)))
+    found = matching("all_gather", shape, Curves((curve("all_gather", device="L40S", per_host=4),)), "nccl")
     assert found is not None
     assert found[1].levels[0].part_bytes_per_s == 31.5e9
 

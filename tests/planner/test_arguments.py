@@ -33,6 +33,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         | {
             "model": "m",
             "cluster": "c",
+            "profile": None,
             "target": None,
             "fix": [],
             "allow": [],
@@ -53,6 +54,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         | {
             "model": "m",
             "cluster": "c",
+            "profile": None,
             "target": "any",
             "fix": [],
             "configs": None,
@@ -96,6 +98,25 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         OUT | {"model": "m", "batch": 1, "seq": 1024, "dtype": "bf16", "style": "eager", "device": "cuda"},
     ),
     "cluster": (["show", "c"], {"action": "show", "cluster": "c", "json": False}),
+    "calibrate": (
+        [],
+        {
+            "ranks": 2,
+            "threads": 1,
+            "target": "torch-gloo",
+            "dtype": None,
+            "model": None,
+            "global_batch": 8,
+            "seq": 128,
+            "quick": False,
+            "plan_only": False,
+            "force": False,
+            "name": None,
+            "out": "profile.json",
+            "json": False,
+        },
+    ),
+    "profile": (["show"], {"action": "show", "path": ".", "json": False}),
     "schema": (["plan"], {"kind": "plan"}),
 }
 

@@ -15,6 +15,8 @@ from meshwright.cost_models.collectives.collective import collective
 from meshwright.cost_models.collectives.topology import group_shape
 from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.ledger.ledger import Transmission
+from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.profile import published
 from meshwright.ir.errors import LayersIndivisible, RecomputeNotExpressible
 from meshwright.planner.bounds import coarse
 from meshwright.planner.bounds.anchors import Anchor, Sums
@@ -52,7 +54,7 @@ def common(**changes: Any) -> Any:
         "groups": lambda config: ((0, (0,)), (1, (1,))),
         "setting": None,
         "between": lambda base, config: {},
-        "prices": SimpleNamespace(cluster=hosts(2)),
+        "prices": Prices(hosts(2), published()),
     }
     return SimpleNamespace(**own | changes)
 
@@ -514,7 +516,7 @@ def test_exchanges_between_copies(own: Any, expected: float) -> None:
         asked.append(found.axes)
         return SimpleNamespace(values=(1.0 * count * found.nbytes, 2.0 * count * found.nbytes, 0.0))
 
-    prices = SimpleNamespace(cluster=hosts(2), phase=phase)
+    prices = SimpleNamespace(least=SimpleNamespace(cluster=hosts(2), phase=phase))
     coarse = Told(common(prices=prices), space())
     base = config(mbs=2, **own)
     coarse.sums(Anchor(1, base.dp, "none", 4)).exchanges = {"b": {sent: 2}}

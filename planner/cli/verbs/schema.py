@@ -24,6 +24,7 @@ TABLES = {
     "config": ("meshwright.ir.frontends.hf_schema", "ConfigTable"),
     "configs": ("meshwright.planner.question.pin_schema", "LineTable"),
     "pins": ("meshwright.planner.question.pin_schema", "PinsTable"),
+    "profile": ("meshwright.cost_models.measured.file", "MeasuredTable"),
     "log": ("meshwright.planner.answer.compare", "StepTable"),
 }
 """Where the table of every kind stands; each is imported when it is asked for."""

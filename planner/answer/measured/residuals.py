@@ -1,0 +1,174 @@
+"""What whole training steps take beyond kernels and collectives: plans of reference models, run and fitted.
+
+Plans of every kind that the runtime treats in its own way (copies, shards, tensor parallelism, pipelines whose backward
+passes are whole and made apart, recomputation) are emitted, run in turns, and priced with what was measured of kernels
+and collectives. A step is nearly linear in what is not known yet,
+
+    T(x) = T(x0) + sum over j of (x_j - x0_j) g_j
+
+    x       the scale of kernels, host seconds of a launch, of a pipeline's action, of gradients of weights made apart,
+            of a collective of parameters, and of a step
+    g_j     what the evaluator says a change of x_j alone costs
+
+so x >= 0 is the least-squares fit of measured steps, each error relative to its step; and again from there, since what
+hides behind something else does so up to a point. One factor for kernels and five
+times for the host: few enough for some twenty steps, and each is about what it is called.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.backends.door import Measurer, backend
+from meshwright.backends.measuring import Case, Sample
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.measured.measured import Measured, Overheads
+from meshwright.cost_models.profile import calibrated
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.program.program import Program
+from meshwright.planner.question.ask import Ask, asked
+from meshwright.planner.question.pins import fill, parse
+from meshwright.planner.question.pricing import Setting
+from meshwright.planner.search.emittable import subject_of
+
+Vector = npt.NDArray[np.float64]
+PINS = (
+    "dp={n}",
+    "dp={n},zero=1,microbatches=2",
+    "dp={n},zero=2",
+    "dp={n},zero=3",
+    "dp={n},zero=3,microbatches=2",
+    "dp={n},recompute=full",
+    "tp={n}",
+    "tp={n},microbatches=4",
+    "pp={n},microbatches=4,schedule=gpipe",
+    "pp={n},microbatches=8,schedule=1f1b",
+    "pp={n},microbatches=4,schedule=1f1b,recompute=full",
+    "pp={n},vp=2,microbatches=4,schedule=zbv",
+    "pp={n},microbatches=4,schedule=zb-h1",
+)
+"""Kinds of plans, for n ranks."""
+ROUNDS, EACH, LIMIT_S = 4, 1, 600.0
+ROUNDS_OF_FIT = 3
+STEP_S = 1e-5
+"""The change by which what a time costs is found out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan of a reference model: its case, its program and its question's evaluator, its script."""
+
+    case: Case
+    program: Program
+    ask: Ask
+    script: Path
+
+
+def with_residuals(
+    found: Measured, by: Measurer, known: Mapping[Case, Sequence[Sample]], keep: Callable[[Sample], None]
+) -> Measured:
+    """The profile with what whole steps take beyond kernels. Steps that are `known` are not run again, others kept."""
+    took = {case: median(samples[0].seconds) for case, samples in known.items()}
+    ranks = found.busy[-1].ranks
+    with TemporaryDirectory() as folder:
+        plans = list(_plans(by, ranks, found.identity.threads, Path(folder)))
+        left = [plan for plan in plans if plan.case not in took]
+        if left:
+            scripts = [plan.script for plan in left]
+            rounds = by.steps(
+                scripts, ranks=ranks, threads=found.identity.threads, rounds=ROUNDS, each=EACH, limit_s=LIMIT_S
+            )
+            for plan, seconds in zip(left, rounds, strict=True):
+                for rank in range(ranks):  # the slowest counts, for all
+                    keep(Sample(case=plan.case, rank=rank, seconds=tuple(seconds)))
+                took[plan.case] = median(seconds)
+    return fitted(found, plans, [took[plan.case] for plan in plans])
+
+
+def _plans(by: Measurer, ranks: int, threads: int, folder: Path) -> Iterator[Plan]:
+    """Plans of the reference models that this machine's target can run."""
+    for model, batch, seq in by.REFERENCES:
+        ask, setting = _ask(f"{by.REFERENCE}:{model}", batch, seq, ranks).loaded()
+        for number, pins in enumerate(pins.format(n=ranks) for pins in PINS):
+            try:
+                yield _plan(ask, setting, pins, Case("step", (model, pins), ranks), folder / f"{model}-{number}")
+            except MeshwrightError:
+                continue
+
+
+def _ask(model: str, batch: int, seq: int, ranks: int) -> Ask:
+    usual: dict[str, Any] = dict.fromkeys(("micro_batch", "stack", "style", "recipe", "profile"))
+    usual |= {"cluster": f"cpu:{ranks}", "fix": [], "optimizer": "adamw", "imbalance": 1.0, "seed": 0}
+    usual |= {"model": model, "global_batch": batch, "seq": seq, "dtype": "fp32", "target": "torch-gloo"}
+    return asked(Namespace(**usual, verb="calibrate"))
+
+
+def _plan(ask: Ask, setting: Setting, pins: str, case: Case, folder: Path) -> Plan:
+    batch = setting.workload.global_batch
+    config = setting.settled(fill(parse([pins]), ranks=ask.cluster.ranks, global_batch=batch), batch)
+    decisions = setting.decisions(config, batch)
+    subject = subject_of(setting, setting.folds.calls(ask.model, config.batch), config, decisions)
+    written_by = backend(setting.target.target)
+    assert written_by is not None, "its target has a runtime"
+    written_by.emit(subject, folder).write(folder)
+    return Plan(case=case, program=subject.program, ask=ask, script=folder / "train.py")
+
+
+def fitted(found: Measured, plans: Sequence[Plan], seconds: Sequence[float]) -> Measured:
+    """The profile under which these steps take these seconds, as nearly as may be."""
+    x, measured = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0]), np.array(seconds)
+    for _ in range(ROUNDS_OF_FIT if plans else 0):
+        base, slopes = _prices(with_values(found, x), plans), _slopes(found, plans, x)
+        x = least_squares(slopes / measured[:, None], (measured - base + slopes @ x) / measured)
+    return with_values(found, x) if plans else found
+
+
+def _slopes(found: Measured, plans: Sequence[Plan], x: Vector) -> Vector:
+    """What a change of each value costs each plan."""
+    base = _prices(with_values(found, x), plans)
+    moves = np.array([0.1, *[STEP_S] * 5])
+    moved = [_prices(with_values(found, x + np.eye(len(x))[j] * move), plans) for j, move in enumerate(moves)]
+    return np.array([(one - base) / move for one, move in zip(moved, moves, strict=True)]).T
+
+
+def _prices(measured: Measured, plans: Sequence[Plan]) -> Vector:
+    profile = calibrated(measured)
+    evaluators: dict[int, Evaluator] = {}
+    for plan in plans:
+        if id(plan.ask) not in evaluators:
+            evaluators[id(plan.ask)] = Evaluator(plan.ask.cluster, profile)
+    return np.array([evaluators[id(plan.ask)](plan.program).step_time_s for plan in plans])
+
+
+def with_values(found: Measured, x: Vector) -> Measured:
+    """The profile with these values in place of what it has of each."""
+    scale, launch_s, action_s, weights_s, sharing_s, step_s = (float(value) for value in x)
+    last = found.busy[-1]
+    busy = (*found.busy[:-1], replace(last, scale=scale, launch_s=launch_s))
+    overheads = Overheads(action_s=action_s, weights_s=weights_s, sharing_s=sharing_s, step_s=step_s)
+    return replace(found, busy=busy, overheads=overheads)
+
+
+LEAST_SCALE = 0.1
+SWEEPS = 2000
+
+
+def least_squares(rows: Vector, wanted: Vector) -> Vector:
+    """The x >= 0 with the least |rows x - wanted|, by coordinates; the first, a scale, at least `LEAST_SCALE`."""
+    x, least = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+    least[0] = LEAST_SCALE
+    norms = (rows**2).sum(0)
+    for _ in range(SWEEPS):
+        for j in np.flatnonzero(norms > 0):
+            left = wanted - rows @ x + rows[:, j] * x[j]
+            x[j] = max(least[j], float(rows[:, j] @ left / norms[j]))
+    return np.maximum(x, least)

@@ -1,0 +1,90 @@
+"""What whole steps take beyond kernels: each overhead falls on what it is called after, and steps say how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright.backends.door import measurer
+from meshwright.planner.answer.measured import residuals
+from meshwright.planner.answer.measured.residuals import Plan, fitted, least_squares, with_values
+from tests.cost_models.measured_cpu import hand
+
+
+class Narrow:
+    """One of the reference models."""
+
+    REFERENCE = measurer("torch-gloo").REFERENCE
+    REFERENCES = (("narrow", 8, 16),)
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Plan]:
+    by: Any = Narrow
+    return list(residuals._plans(by, 2, 1, tmp_path_factory.mktemp("plans")))
+
+
+def prices(plans: list[Plan], *values: float) -> dict[str, float]:
+    found = residuals._prices(with_values(hand(), np.array(values)), plans)
+    return {str(plan.case.words[1]): float(price) for plan, price in zip(plans, found, strict=True)}
+
+
+def test_there_are_scripts_of_every_kind_of_plan(plans: list[Plan]) -> None:
+    assert [plan.case.words[1] for plan in plans] == [pins.format(n=2) for pins in residuals.PINS]
+    assert all(plan.script.is_file() for plan in plans)
+
+
+def test_overheads_fall_on_what_they_are_called_after(plans: list[Plan]) -> None:
+    """At a millisecond each, by how much every plan takes longer."""
+    plain = prices(plans, 1, 0, 0, 0, 0, 0)
+    found = {
+        name: {pins: (price - plain[pins]) * 1e3 for pins, price in prices(plans, 1, *values).items()}
+        for name, values in {
+            "launch": (1e-3, 0, 0, 0, 0),
+            "action": (0, 1e-3, 0, 0, 0),
+            "weights": (0, 0, 1e-3, 0, 0),
+            "sharing": (0, 0, 0, 1e-3, 0),
+            "step": (0, 0, 0, 0, 1e-3),
+        }.items()
+    }
+    apart = {pins for pins in plain if "zb" in pins}
+    staged = {pins for pins in plain if "pp=" in pins}
+    shared = set(plain) - staged  # gradients of norms are summed over tensor parallel ranks, too
+    assert all(more > 100 for more in found["launch"].values())
+    assert {pins for pins, more in found["action"].items() if more > 1e-6} == staged
+    assert {pins for pins, more in found["weights"].items() if more > 1e-6} == apart
+    assert {pins for pins, more in found["sharing"].items() if more > 1e-6} == shared
+    assert all(more == pytest.approx(1) for more in found["step"].values())
+    # Four forward and four backward passes on each stage, of which the last waits for one of each.
+    assert found["action"]["pp=2,microbatches=4,schedule=gpipe"] == pytest.approx(10, rel=0.01)
+
+
+def test_values_are_found_from_the_steps_that_follow_from_them(plans: list[Plan]) -> None:
+    truth = np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-3])
+    seconds = list(residuals._prices(with_values(hand(), truth), plans))
+    found = fitted(hand(), plans, seconds)
+    again = residuals._prices(found, plans)
+    assert again == pytest.approx(seconds, rel=0.02)
+    assert found.busy[-1].scale == pytest.approx(1.7, rel=0.1)
+    assert found.overheads.weights_s == pytest.approx(2e-3, rel=0.1)
+    assert found.busy[0] == hand().busy[0]
+    assert fitted(hand(), [], []) == hand()
+
+
+def test_the_least_squares_are_not_negative() -> None:
+    rows = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 4.0]])
+    assert least_squares(rows, rows @ np.array([2.0, 3.0])) == pytest.approx([2, 3], rel=1e-6)
+    assert least_squares(rows, rows @ np.array([2.0, -1.0]))[1] == 0
+    assert least_squares(rows, rows @ np.array([-2.0, 1.0]))[0] == residuals.LEAST_SCALE
+
+
+def test_a_script_that_fails_is_told_of(tmp_path: Path) -> None:
+    from meshwright.ir.errors import RanksFailed
+
+    script = tmp_path / "train.py"
+    script.write_text("raise ValueError('no such thing')\n")
+    with pytest.raises(RanksFailed, match="no such thing"):
+        measurer("torch-gloo").steps([script], ranks=2, threads=1, rounds=1, each=1, limit_s=60)
