@@ -32,9 +32,9 @@ PIPELINES: tuple[tuple[str, dict[str, Any]], ...] = (
 NEEDED = (
     {"in_step", "told"},
     {"in_step", "told"},
-    {"by_bytes", "in_step", "told"},
-    {"executed", "in_step", "one_program", "scalars", "told"},
-    {"by_bytes", "in_step", "one_program", "told"},
+    {"in_step", "one_program", "scalars", "told"},
+    {"in_step", "one_program", "told"},
+    {"added_up", "by_bytes", "in_step", "one_program", "scalars", "told"},
 )
 """The rewrites without which collectives of each would differ."""
 
@@ -55,7 +55,7 @@ def test_pipelines_are_exact(ran: list[tuple[Job, Ran]]) -> None:
         found = verdict(one, left)
         assert found.differences == ()
         assert found.tensors >= 16
-        assert {kind for kind, axes, _, _ in found.collectives if axes == "pp"} == {"all_reduce", "permute"}
+        assert "permute" in {kind for kind, axes, _, _ in found.collectives if axes == "pp"}
 
 
 @pytest.mark.e2e
