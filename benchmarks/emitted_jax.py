@@ -90,7 +90,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "cp, ulysses": {"cp": 2, "context": "ulysses"},
     "ep": {"dp": 2, "ep": 2},
     "gpipe": {"pp": 2, "microbatches": 4, "schedule": "gpipe"},
-    "1f1b": {"pp": 2, "microbatches": 4, "schedule": "1f1b"},
+    "1f1b": {"pp": 2, "microbatches": 4, "schedule": "eager-1f1b"},
     "interleaved": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "interleaved"},
     "recompute": {"dp": 2, "recompute": "full"},
     "micro-batches": {"dp": 2, "microbatches": 4},

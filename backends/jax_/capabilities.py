@@ -44,7 +44,7 @@ JAX_CPU = Capabilities(
     storage=(Line("params", _SPECS), Line("grads", _SPECS), Line("optimizer", _SPECS)),
     schedules=(
         ScheduleLine("gpipe", _TICKS),
-        ScheduleLine("1f1b", f"{_TICKS}; a stage s of p keeps 2 (p - s) - 1 micro-batches"),
+        ScheduleLine("eager-1f1b", f"{_TICKS}, so that a stage s of p keeps 2 (p - s) - 1 micro-batches"),
         ScheduleLine("interleaved", _TICKS, multiple_of_groups=True),
     ),
     recompute=(

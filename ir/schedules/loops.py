@@ -45,6 +45,18 @@ def one_f_one_b(shape: Shape) -> Lists:
     return tuple(lists)
 
 
+def eager_one_f_one_b(shape: Shape) -> Lists:
+    """1F1B with twice as many forward passes ahead (Zhuang et al. 2022, arXiv 2211.05322): what a stage waits for was
+    sent a whole step before, so that all stages may run in step."""
+    groups = len(shape.stages)
+    lists = []
+    for group, stages in enumerate(shape.stages):
+        ahead = min(2 * (groups - 1 - group), shape.microbatches)
+        phases = (("F0", ahead), ("F0 B0", shape.microbatches - ahead), ("B0", ahead))
+        lists.append(write_phases(phases, stages, shape))
+    return tuple(lists)
+
+
 def interleaved(shape: Shape) -> Lists:
     """Interleaved 1F1B: micro-batches in rounds of G, each round through all virtual stages of a group in turn."""
     groups, virtual, depth = len(shape.stages), len(shape.stages[0]), shape.depth

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from meshwright.ir.errors import ScheduleImpossible, ScheduleUnknown
 from meshwright.ir.program.program import Action
-from meshwright.ir.schedules.loops import Lists, gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
+from meshwright.ir.schedules.loops import Lists, eager_one_f_one_b, gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
 from meshwright.ir.schedules.vees import dualpipe_v, v_half, v_min, zb_v
 from meshwright.ir.schedules.work import Shape, WorkLists, decode, encode, parse_action
 
@@ -45,6 +45,7 @@ class Named:
 SCHEDULES: Mapping[str, Named] = {
     "gpipe": Named(write=gpipe, several=True),
     "1f1b": Named(write=one_f_one_b),
+    "eager-1f1b": Named(write=eager_one_f_one_b),
     "interleaved": Named(write=interleaved, several=True, multiple=True),
     "zb-h1": Named(write=zb_h1, splits=True),
     "zb-h2": Named(write=zb_h2, splits=True),

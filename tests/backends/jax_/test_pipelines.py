@@ -24,10 +24,10 @@ from tests.backends.torch_.emitted import unclean
 SCAN = f"{LLAMA}:tiny_scan"
 PIPELINES: tuple[tuple[str, dict[str, Any]], ...] = (
     (SCAN, {"pp": 2, "microbatches": 16, "schedule": "gpipe"}),
-    (SCAN, {"pp": 2, "microbatches": 16, "schedule": "1f1b"}),
-    (f"{LLAMA}:tiny", {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "1f1b", "recompute": "full"}),
+    (SCAN, {"pp": 2, "microbatches": 16, "schedule": "eager-1f1b"}),
+    (f"{LLAMA}:tiny", {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "eager-1f1b", "recompute": "full"}),
     (SCAN, {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "interleaved"}),
-    (f"{ZOO}/linen.py:gpt", {"pp": 3, "dp": 2, "microbatches": 4, "schedule": "1f1b"}),
+    (f"{ZOO}/linen.py:gpt", {"pp": 3, "dp": 2, "microbatches": 4, "schedule": "eager-1f1b"}),
 )
 NEEDED = (
     {"in_step", "told"},
@@ -83,7 +83,7 @@ def test_scripts_of_pipelines_are_clean(tmp_path: Path) -> None:
     assert unclean(tmp_path, types=False) == ""
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("name", ["gpipe", "eager-1f1b", "interleaved"])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_no_turn_waits_but_for_the_tick_before(name: str, stages: int) -> None:
     """The values and gradients that a turn reads were made in the tick before it by the neighbour, or by its own stage
@@ -115,9 +115,19 @@ def test_schedules_of_a_program_are_those_that_run_in_step() -> None:
 @pytest.mark.parametrize(
     ("reference", "degrees", "error", "why"),
     [
-        (SCAN, {"pp": 2, "dp": 2, "zero": 2, "microbatches": 4, "schedule": "1f1b"}, EmissionStorage, "every micro"),
+        (
+            SCAN,
+            {"pp": 2, "dp": 2, "zero": 2, "microbatches": 4, "schedule": "eager-1f1b"},
+            EmissionStorage,
+            "every micro",
+        ),
         (SCAN, {"pp": 2, "microbatches": 4, "schedule": "zb-h1"}, NotExpressible, "schedule"),
-        (f"{ZOO}/translation.py:build", {"pp": 2, "microbatches": 4, "schedule": "1f1b"}, EmissionSchedule, "kinds"),
+        (
+            f"{ZOO}/translation.py:build",
+            {"pp": 2, "microbatches": 4, "schedule": "eager-1f1b"},
+            EmissionSchedule,
+            "kinds",
+        ),
     ],
 )
 def test_pipelines_that_are_not_written_are_refused(
@@ -169,7 +179,7 @@ def test_what_stands_under_conditions_runs_as_often_as_they_hold() -> None:
 @pytest.mark.slow
 def test_stages_in_bf16_are_near_fp32(tmp_path: Path) -> None:
     """Parameters and the sums of gradients are in fp32, of which a step computes with a bf16 copy."""
-    plan = subject(SCAN, on=JAX_CUDA, pp=2, dp=2, microbatches=4, schedule="1f1b")
+    plan = subject(SCAN, on=JAX_CUDA, pp=2, dp=2, microbatches=4, schedule="eager-1f1b")
     emit(plan, tmp_path).write(tmp_path)
     (found,) = run([Job.of(plan, tmp_path)], steps=1, limit_s=900)
     assert "bf16[" in found.hlo

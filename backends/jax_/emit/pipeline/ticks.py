@@ -10,11 +10,11 @@ and passes what came of it on to the next stage and to the one before. Turn k ha
 and chunk (k div p) mod v, counted from the last chunk on the way back (Narayanan et al. 2021). A value is read in the
 tick after the one it was made in, so nothing waits but what a stage keeps for its own backward pass.
 
-    1F1B, interleaved 1F1B    start = p v - 1: the last stage's backward pass follows its forward pass at once
+    eager 1F1B, interleaved   start = p v - 1: the last stage's backward pass follows its forward pass at once
     GPipe                     start = m v + p - 1: when no stage has a forward pass left
 
-Idle time is that of the schedule: where no stage has a backward pass in a tick, it takes as long as a forward pass. A
-stage s keeps 2 (p - s) - 1 micro-batches of 1F1B, where stages that wait for each other one by one keep p - s.
+Idle time is that of the schedule: where no stage has a backward pass in a tick, it takes as long as a forward pass.
+Stage s keeps 2 (p - s) - 1 micro-batches of eager 1F1B, where stages that wait for each other one by one keep p - s.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Ticks:
                     raise EmissionSchedule(
                         place=f"stage {group}",
                         cause="it takes its turns in another order than that in which all stages run in step",
-                        ways=("--fix schedule=1f1b", "--fix schedule=gpipe", "--fix pp=1"),
+                        ways=("--fix schedule=eager-1f1b", "--fix schedule=gpipe", "--fix pp=1"),
                     )
         return found
 
