@@ -46,3 +46,9 @@ class HLOUnreadable(EnvironmentFault):
     unknown length holds some."""
 
     code = "MW9006"
+
+
+class DevicesMissing(EnvironmentFault):
+    """A program that runs on as many devices as the plan has ranks, where there are fewer."""
+
+    code = "MW9007"

@@ -28,7 +28,7 @@ MODEL = str(Path(__file__).parents[2] / "examples" / "jax_llama.py") + ":llama_8
 BATCH, SEQ = 64, 512
 KINDS = {
     "tp=8,dp=8,zero=3,recompute=full,microbatches=1": "dp=2 tp=2",
-    "cp=8,dp=8,zero=1,microbatches=1,zigzag=off": "dp=2 cp=2",
+    "cp=64,zero=0,microbatches=1,zigzag=off": "cp=4",
     "dp=64,zero=2,mbs=1,microbatches=1": "dp=4",
 }
 """Degrees on 64 GPUs, and the mesh of their twin."""
