@@ -60,7 +60,7 @@ def test_a_loop_of_ones_own_has_the_losses_of_one_device(plans: Path) -> None:
         assert len(set(found[name]["planned"])) == 3
     assert (found["spec"], found["devices"]) == ("P('tp',)", 4)
     uneven, other, doubled = found["refused"]
-    assert "error MW7028 at tokens: 3 sequences, and 2 parts on devices and in micro-batches" in uneven
+    assert "error MW7028 at tokens: 3 sequences, which 2 parts on devices and in micro-batches do not divide" in uneven
     assert "error MW7024 at model, blocks.0.attention.key.bias: it is not there, and f32 (4, 8) in" in other
     assert "error MW7024 at <lambda>: a step of it has other equations than that of the plan's model" in doubled
 
