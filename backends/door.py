@@ -67,8 +67,12 @@ class Backend(Protocol):
     def each_alone(self, subject: Subject, folder: Path, *, limit_s: float) -> Iterator[Alone]:
         """Run one rank of every group of ranks, alone, on tensors without memory."""
 
+    def by_rank(self) -> bool:
+        """Whether every rank is a process, with a part of the model of its own."""
+
     def parallelize(self, model: Any, subject: Subject, reference: str) -> Any:
-        """This rank's part of a model, for a training loop of one's own; `reference` names the plan's model."""
+        """A model under a plan, for a training loop of one's own: this rank's part of it, or that of all devices;
+        `reference` names the plan's model."""
 
 
 class Measurer(Protocol):

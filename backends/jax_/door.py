@@ -73,10 +73,13 @@ def check_installed() -> None:
         )
 
 
+def by_rank() -> bool:
+    """One program is for all devices."""
+    return False
+
+
 def parallelize(model: Any, subject: Subject, reference: str) -> Any:
-    """A program that XLA partitions has no part of a model that is a rank's own."""
-    raise EmissionTarget(
-        place=f"target {subject.decisions.target}",
-        cause="its devices share one program, and no rank has a part of the model of its own",
-        fix="emit the plan, and take `train_step` of train.py",
-    )
+    """A model of this process under a plan: every device's part of it."""
+    from meshwright.backends.jax_.parallel import parallelize as run
+
+    return run(model, subject, reference)

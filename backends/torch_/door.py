@@ -50,6 +50,11 @@ def each_alone(subject: Subject, folder: Path, *, limit_s: float) -> Iterator[Al
     return run(subject, folder, counted, limit_s=limit_s)
 
 
+def by_rank() -> bool:
+    """Every rank is a process of torchrun's."""
+    return True
+
+
 def parallelize(model: Any, subject: Subject, reference: str) -> Any:
     """This rank's part of a module."""
     from meshwright.backends.torch_.parallel import parallelize as part

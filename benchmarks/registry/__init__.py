@@ -18,7 +18,7 @@
 | `page` | rows → the table, and which bars hold |
 
 A model is given as users give it: a directory with a `config.json`, or `file.py:factory`. Cells of the published size
-are inspected and planned; small twins, made by the product itself (`meshwright.ir.frontends.torch_.small.twin`), are
+are inspected and planned; small twins, made by the product itself (`meshwright.ir.frontends.door.twin_of`), are
 planned for a few local processes, emitted, run and held against the model on one device, as `plan verify` does.
 """
 

@@ -124,7 +124,9 @@ def layers_of(decisions: Decisions, fold: Fold, sizes: Sizes) -> int:
     return max([wanted, *lists.values()])
 
 
-def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target: str) -> Decisions:
+def projected(
+    decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target: str, *, style: str = "eager"
+) -> Decisions:
     """The decisions for the twin. Raises `NoTwin` where its structure is another one."""
     _same_segments(fold, twin)
     shares, decisions = shares_of(decisions), equally(decisions)
@@ -141,7 +143,7 @@ def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target
         several = "zbv" if _folded(decisions) else "interleaved"
         name = schedule.name if not schedule.actions else "1f1b" if len(stages) == sizes.groups else several
         schedule = Schedule(name, sizes.microbatches)
-    found = replace(decisions, plans=plans, stages=stages, schedule=schedule, target=target, style="eager")
+    found = replace(decisions, plans=plans, stages=stages, schedule=schedule, target=target, style=style)
     copies = sizes.axis(axis_of(found))
     if not shares or copies == 1:
         return found

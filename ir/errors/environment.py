@@ -65,3 +65,9 @@ class MeasuringUnknown(EnvironmentFault):
     """A target that no measuring is written for."""
 
     code = "MW9009"
+
+
+class DevicesMissing(EnvironmentFault):
+    """A program that runs on as many devices as the plan has ranks, where there are fewer."""
+
+    code = "MW9010"

@@ -9,4 +9,5 @@
 | `recognise/` | composites that a model wrote out (attention, norms, losses), as one operator each |
 | `shape`, `hf_schema` | which keys a shape file has, and a Hugging Face `config.json` |
 | `twin` | the small twin of a model: how small, and what it is called |
+| `small/` | how twins are made, whatever the framework |
 """

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -168,10 +169,12 @@ def user_frames(error: BaseException) -> list[str]:
     """The lines of the user's that an error passed through, outermost first."""
     trace = BaseException.__dict__["__traceback__"].__get__(error)
     found = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace))
-    return [f"{file}:{line}" for file, line in found if not _foreign(file)]
+    return [f"{file}:{line}" for file, line in found if not is_library(file)]
 
 
-def _foreign(filename: str) -> bool:
+@cache
+def is_library(filename: str) -> bool:
+    """Whether a file is a library's, Python's or ours, or no file at all."""
     libraries = ("site-packages", "dist-packages", "<frozen", f"lib/python{sys.version_info.major}")
     ours = Path(filename).is_relative_to(HOME)
     return filename.startswith("<") or ours or any(mark in filename for mark in libraries)

@@ -24,7 +24,8 @@ from meshwright.ir.frontends.door import Source, twin_of
 from meshwright.ir.frontends.twin import Scale, Twin
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.names.degrees import uses
-from meshwright.ir.target.workload import Workload
+from meshwright.ir.target.capabilities import Capabilities
+from meshwright.ir.target.workload import STACK_OF_STYLE, Workload, stack_named
 from meshwright.planner.plan.reload import Reloaded
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.pins import Config, Pins
@@ -75,23 +76,25 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
     layers = layers_of(planned.decisions, planned.fold, sizes)
     scale = Scale(layers=layers, seq=SEQ, tokens=planned.workload.seq)
     config = _config(planned.config, sizes)
+    local = target_of(local_target(planned.source.framework))
     workload = Workload(
         global_batch=config.batch * config.microbatches,
         seq=SEQ,
         precision="fp32",
         recipe="fp32",
         optimizer=planned.workload.optimizer,
+        stack=stack_named(STACK_OF_STYLE[local.styles[0].name]),
     )
     made = twin_of(planned.source, planned.model, scale)
     with tempfile.TemporaryDirectory() as name:
-        ask = _ask(_in(Path(name), made), local_target(planned.source.framework), sizes, workload)
+        ask = _ask(_in(Path(name), made), local, sizes, workload)
         setting = ask.setting()
         twin = setting.fold(config)
         calls = setting.folds.calls(ask.model, config.batch)
     files = made.files(folder)
     if files and not calls.beside:
         calls = replace(calls, file=Path(files[0][0]), beside=files)
-    decisions = projected(planned.decisions, planned.fold, twin, sizes, setting.target.target)
+    decisions = projected(planned.decisions, planned.fold, twin, sizes, local.target, style=workload.stack.style)
     setting.target.check(decisions, twin, workload)
     fold, spelled = apart(twin, decisions)
     program = setting.lowered(fold, spelled, workload.global_batch)
@@ -118,7 +121,7 @@ def _in(folder: Path, twin: Twin) -> str:
     return str(folder / twin.reference) if files else twin.reference
 
 
-def _ask(model: str, target: str, sizes: Sizes, workload: Workload) -> Ask:
+def _ask(model: str, target: Capabilities, sizes: Sizes, workload: Workload) -> Ask:
     cluster = f"cpu:{sizes.ranks}"
     return Ask(
         model=model,
@@ -126,7 +129,7 @@ def _ask(model: str, target: str, sizes: Sizes, workload: Workload) -> Ask:
         cluster=read_cluster(cluster),
         workload=workload,
         global_batch=workload.global_batch,
-        target=target_of(target),
+        target=target,
         pins=Pins(),
         seed=0,
     )

@@ -10,15 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from meshwright.backends.jax_.parallel import Applied
     from meshwright.backends.torch_.parallel import Parallelized
     from meshwright.backends.torch_.verify.interpreted.rules import check_rule
     from meshwright.ir.errors import MeshwrightError
     from meshwright.ir.rules.opaque import register_rule
-    from meshwright.planner.plan.parallelize import parallelize
+    from meshwright.planner.plan.parallelize import jax_apply, parallelize
     from meshwright.planner.question.inspection import Inspection, Workload, inspect
 
 __version__ = "0.1.0"
 __all__ = [
+    "Applied",
     "Inspection",
     "MeshwrightError",
     "Parallelized",
@@ -26,6 +28,7 @@ __all__ = [
     "__version__",
     "check_rule",
     "inspect",
+    "jax_apply",
     "parallelize",
     "register_rule",
 ]
@@ -38,6 +41,8 @@ _HOME = {
     "Inspection": "meshwright.planner.question.inspection",
     "Workload": "meshwright.planner.question.inspection",
     "inspect": "meshwright.planner.question.inspection",
+    "Applied": "meshwright.backends.jax_.parallel",
+    "jax_apply": "meshwright.planner.plan.parallelize",
     "Parallelized": "meshwright.backends.torch_.parallel",
     "parallelize": "meshwright.planner.plan.parallelize",
 }

@@ -24,7 +24,7 @@ def emit(subject: Subject, folder: Path) -> Files:
     home = folder.resolve()
     model = Path(os.path.relpath(home / subject.calls.file, home)).as_posix()
     cpus = target.device == "cpu"
-    return Files(texts(subject, model, cpus=cpus), start=SCRIPT)
+    return Files((*texts(subject, model, cpus=cpus), *subject.calls.beside), start=SCRIPT)
 
 
 def check_model(calls: Calls) -> None:

@@ -81,7 +81,7 @@ def run(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Ran]:
         rows = [
             {
                 "script": str(job.script.resolve()),
-                "model": f"{job.subject.calls.file}:{job.subject.calls.factory}",
+                "model": f"{job.script.resolve().parent / job.subject.calls.file}:{job.subject.calls.factory}",
                 "words": words(job.subject.fold),
                 "apart": APART,
                 "hlo": str(folder / f"{number}.hlo"),

@@ -13,5 +13,6 @@
 | `capture` | a source and a workload in, a fold out |
 | `sites` | where equations stand in a jaxpr |
 | `calls` | how a model is made and called, and where its values are made, for code that runs it |
+| `small/` | the small twin of a model |
 | `dtypes` | JAX's dtypes in our words |
 """

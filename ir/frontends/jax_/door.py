@@ -6,12 +6,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import EXTRAS, Factory
 from meshwright.ir.frontends.folding.stacks import Stack
-from meshwright.ir.frontends.foreign import blamed
+from meshwright.ir.frontends.foreign import blamed, is_library
 from meshwright.ir.frontends.twin import Scale, Twin
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.constants import Constant
@@ -67,17 +67,24 @@ def calls_of(
 
 
 def twin_of(source: JaxSource, reference: str, scale: Scale) -> Twin:
-    """No model of JAX is made small yet."""
-    raise NoTwin(
-        place=reference,
-        cause="models of JAX are not made small yet",
-        fix="plan and verify a factory of a small model, without --tiny",
-    )
+    """The model's small twin."""
+    from meshwright.ir.frontends.jax_.small.twin import twin_of as found
+
+    return found(source, reference, scale)
 
 
 def _written_in_jax(namespace: Mapping[str, Any]) -> bool:
-    """Whether a file has anything of JAX: a module, a function, or a class that is made from one."""
-    return "jax" in sys.modules and any(_roots(value) & EXTRAS.keys() for value in list(namespace.values()))
+    """Whether a file has anything of JAX, a module, a function, or a class that is made from one; or what it imports
+    from a file that has."""
+    if "jax" not in sys.modules:
+        return False
+    homes = {str(getattr(value, "__module__", "")): None for value in list(namespace.values())}
+    files = [vars(sys.modules[home]) for home in homes if home in sys.modules and _is_users(sys.modules[home])]
+    return any(_roots(value) & EXTRAS.keys() for one in (namespace, *files) for value in list(one.values()))
+
+
+def _is_users(module: ModuleType) -> bool:
+    return not is_library(getattr(module, "__file__", None) or "<")
 
 
 def _roots(value: Any) -> set[str]:

@@ -63,7 +63,7 @@ def model_of(factory: Callable[[], Any], place: str, forward: Callable[..., Any]
         _, kind, static = parts
         how = _nnx if kind == "nnx" else _equinox
         return how(state, static, place, forward), name
-    if _is_linen(made):
+    if is_linen(made):
         return _linen(made, place, forward), name
     if isinstance(made, tuple | list) and len(made) == 2 and all(map(callable, made)):
         return _pair(made[0], made[1], place, forward), getattr(made[1], "__name__", "model")
@@ -84,7 +84,8 @@ def _parted(made: Any) -> tuple[Any, str, Any] | None:
     return None
 
 
-def _is_linen(made: Any) -> bool:
+def is_linen(made: Any) -> bool:
+    """Whether something is a Linen module."""
     linen = sys.modules.get("flax.linen")
     return linen is not None and isinstance(made, linen.Module)
 

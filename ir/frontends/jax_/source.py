@@ -159,7 +159,7 @@ def traced(source: JaxSource, batch: Any) -> Step:
         def step(state: list[Any], entries: list[Any]) -> Any:
             whole = jax.tree.unflatten(batch_tree, entries)
             outputs, after = model.run(jax.tree.unflatten(tree, state), whole)
-            loss = _loss(source, outputs, whole)
+            loss = loss_of(source, outputs, whole)
             now = jax.tree.leaves(after)
             return loss, [now[at] for at in changing]
 
@@ -185,7 +185,8 @@ def _without_waste(closed: Any) -> Any:
     return closed.replace(jaxpr=jaxpr)
 
 
-def _loss(source: JaxSource, outputs: Any, batch: Any) -> Any:
+def loss_of(source: JaxSource, outputs: Any, batch: Any) -> Any:
+    """The loss of what a model returned for a batch."""
     hook = source.hooks["loss"]
     loss = hook(outputs, batch) if hook is not None else _own_loss(outputs)
     if getattr(loss, "shape", None) != ():

@@ -29,9 +29,9 @@ from meshwright.planner.question.pricing import target_of
 
 MOST_RANKS = 8
 
-TWIN = "verify its small twin with --tiny, or one rank of each stage with --alone"
-SMALLER = {"xla": f"plan a small model for at most {MOST_RANKS} devices with --cluster cpu:N, and verify that"}
-"""What else can be run; models of JAX are not made small yet."""
+TWIN = "verify its small twin with --tiny"
+INSTEAD = {"xla": TWIN}
+"""What can be run instead where no rank runs alone, by the style of a target: one program is for all devices."""
 
 
 def run(args: Namespace) -> int:
@@ -48,7 +48,9 @@ def run(args: Namespace) -> int:
         raise VerificationTooLarge(
             place=f"a plan of {ranks} ranks for {plan.decisions.target}",
             cause=f"plans of at most {MOST_RANKS} ranks for {' or '.join(LOCAL)} can be run here",
-            fix=SMALLER.get(target_of(plan.decisions.target).styles[0].name, TWIN),
+            fix=INSTEAD.get(
+                target_of(plan.decisions.target).styles[0].name, f"{TWIN}, or one rank of each stage with --alone"
+            ),
         )
     again = reload(plan, args.model)
     with tempfile.TemporaryDirectory() as own:

@@ -30,12 +30,10 @@ from meshwright.ir.errors import (  # noqa: E402
     MeshwrightError,
     NoExampleInputs,
     NoLoss,
-    NoTwin,
 )
-from meshwright.ir.frontends.door import calls_of, capture, load_model, twin_of  # noqa: E402
+from meshwright.ir.frontends.door import calls_of, capture, load_model  # noqa: E402
 from meshwright.ir.frontends.folding.captured import Captured  # noqa: E402
 from meshwright.ir.frontends.jax_.source import traced  # noqa: E402
-from meshwright.ir.frontends.twin import Scale  # noqa: E402
 from meshwright.ir.graph.fold import unfold  # noqa: E402
 from meshwright.ir.verify.graphs import verify_fold  # noqa: E402
 from meshwright.planner.cli.main import main  # noqa: E402
@@ -293,11 +291,6 @@ def test_blocks_that_are_written_out_begin_where_their_operators_do() -> None:
 def test_what_no_code_calls_is_refused(reference: str, why: str) -> None:
     with pytest.raises(EmissionModel, match=why):
         calls_of(load_model(f"{ZOO}/{reference}"), f"{ZOO}/{reference}", batch=2, seq=16)
-
-
-def test_there_is_no_twin_yet() -> None:
-    with pytest.raises(NoTwin):
-        twin_of(load_model(f"{EXAMPLES}/jax_llama.py:tiny"), "jax_llama.py:tiny", Scale(layers=2, seq=16, tokens=16))
 
 
 def test_models_of_torch_import_no_jax() -> None:

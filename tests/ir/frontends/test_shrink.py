@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.frontends.torch_.small.shrink import shrunk
+from meshwright.ir.frontends.small.shrink import shrunk
 from meshwright.ir.frontends.torch_.small.trial import Recipe
 from meshwright.ir.frontends.torch_.sources.factory import Hooks
 from meshwright.ir.frontends.twin import Scale

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, cast
 import pytest
 from torch import nn
 
-from meshwright.ir.frontends.torch_.small import shrink, trial
-from meshwright.ir.frontends.torch_.small.shrink import shrunk
-from meshwright.ir.frontends.torch_.small.trial import Recipe, Run, Step
+from meshwright.ir.frontends.small import shrink
+from meshwright.ir.frontends.small.runs import Run, Step
+from meshwright.ir.frontends.small.shrink import shrunk
+from meshwright.ir.frontends.torch_.small import trial
+from meshwright.ir.frontends.torch_.small.trial import Recipe
 from meshwright.ir.frontends.torch_.sources.factory import Hooks
 from meshwright.ir.frontends.twin import Scale
 
@@ -100,9 +102,8 @@ HELD: Mapping[str, tuple[int, Callable[[int], tuple[int, ...]], str, int]] = {
     "columns of matrices in a stack": (640, lambda n: (4, 24, n), "aten::bmm", 64),
     "none in a stack becomes square": (640, lambda n: (4, n, 64), "aten::bmm", 72),
     "a table that is added": (1000, lambda n: (n, 16), "elementwise", 8),
-    "channels of a kernel": (640, lambda n: (n, 16, 3, 3), "aten::convolution", 8),
-    "a table": (1000, lambda n: (n, 16), "aten::embedding", 8),
-    "a table of numbers": (1000, lambda n: (n, 16), "aten::index.Tensor", 8),
+    "channels of a kernel": (640, lambda n: (n, 16, 3, 3), "convolution", 8),
+    "a table": (1000, lambda n: (n, 16), "look-up", 8),
 }
 
 
@@ -285,11 +286,7 @@ def test_indices_follow_what_they_must_be_below(pads: list[str], trials: Trials)
 
     def model(given: dict[str, Any]) -> Run | None:
         below = all(given[name] < given["n"] for name in (*pads, "low"))
-        return (
-            made({"w": (given["n"], 16)}, step(2, rows=given["n"], words=True), read="aten::embedding")
-            if below
-            else None
-        )
+        return made({"w": (given["n"], 16)}, step(2, rows=given["n"], words=True), read="look-up") if below else None
 
     given = {"n": 1000, "low": 200, **{name: 999 - at for at, name in enumerate(pads)}}
     assert trials.shrunk(given, model) == {"n": 256, "low": 200, **dict.fromkeys(pads, 255)}
@@ -301,7 +298,7 @@ def test_indices_follow_where_the_model_would_run_other_operators(trials: Trials
     def model(given: dict[str, Any]) -> Run:
         apart = (step(2, 3),) if given["image"] >= given["n"] else ()
         looked_up = step(2, rows=given["n"], words=True)
-        return made({"w": (given["n"], 16)}, looked_up, *apart, read="aten::embedding")
+        return made({"w": (given["n"], 16)}, looked_up, *apart, read="look-up")
 
     assert trials.shrunk({"n": 1000, "image": 998}, model) == {"n": 256, "image": 255}
 

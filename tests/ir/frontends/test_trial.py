@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from meshwright.ir.frontends.small.runs import Run, Step
 from meshwright.ir.frontends.torch_.small import trial
-from meshwright.ir.frontends.torch_.small.trial import Recipe, Run, Step
+from meshwright.ir.frontends.torch_.small.trial import Recipe
 from meshwright.ir.frontends.torch_.sources.factory import Hooks
 
 
@@ -82,8 +83,8 @@ def test_what_a_run_says() -> None:
     assert [one.chances for one in found.steps if one.chances is not None] == [(0.75,)]
     (last,) = [one for one in found.steps if "nll_loss" in one.name]
     assert (last.rows, last.words, last.shapes) == (4, True, ((), ()))
-    assert dict(found.read_by or {})["table.weight"] == "aten::embedding"
-    assert dict(found.read_by or {})["places"] == "aten::index.Tensor"
+    assert dict(found.read_by or {})["table.weight"] == "look-up"
+    assert dict(found.read_by or {})["places"] == "look-up"
     assert "layers.1.weight" not in dict(found.read_by or {})
 
 

@@ -3,8 +3,6 @@
 | module | what it has |
 |---|---|
 | `twin` | the twin, and what is told of it |
-| `shrink` | numbers made small by what they size, whatever they are called |
-| `same` | whether a model with smaller numbers is the same one |
 | `trial` | a model built of settings on the meta device, and one step of it watched |
 | `batch_sizes` | sizes of batches |
 """

@@ -12,14 +12,10 @@ long, and other kernels may run, so runs of both kinds are not compared.
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
 from typing import Any
 
 import torch
@@ -27,32 +23,32 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from meshwright.ir.errors import ModelTimedOut
-from meshwright.ir.frontends.foreign import TIME_LIMIT_S, contained
+from meshwright.ir.frontends.small.runs import (
+    BATCH,
+    CONVOLUTION,
+    ELEMENTWISE,
+    LOOK_UP,
+    Kinds,
+    Run,
+    Settings,
+    Step,
+    tried,
+)
 from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource, example_batch
 from meshwright.ir.frontends.torch_.tracing.export import Step as TrainingStep
 from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 from meshwright.ir.frontends.torch_.tracing.stand_ins import as_exported, without_values
 from meshwright.ir.frontends.torch_.tracing.unsaid import states
 
-BATCH, MANY = 2, 32
-"""Of trials; and rows by which an entry that is drawn can be told from one that is always the same."""
-ELEMENTWISE = "elementwise"
-MOST_VALUES = 2**27
-"""Numbers that a model holds and makes in a step at most, for it to be computed with values."""
-
-Settings = dict[str, Any]
-Shape = tuple[int, ...]
-Kinds = Mapping[str, Counter[tuple[str, ...]]]
-"""Of every list of modules by path: how many it has of each kind, by class and by what these hold, in however many
-modules of a list of their own."""
+MANY = 32
+"""Rows by which an entry that is drawn can be told from one that is always the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How a model is built of settings, on the device that torch has as its default; the whole one; what it is trained
     on, and where errors say that it stands; whether trials run as traces do; and what batches are made of settings, if
-    any are."""
+    any are. Its methods are the functions of this module (`meshwright.ir.frontends.small.runs.Recipe`)."""
 
     settings: Settings
     build: Callable[[Settings], nn.Module]
@@ -67,49 +63,20 @@ class Recipe:
         made = self.inputs(settings) if self.inputs is not None else self.hooks.example_inputs
         return TorchSource(model, replace(self.hooks, example_inputs=made), self.place)
 
+    def skeleton(self, model: nn.Module) -> Run:
+        return skeleton(model)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """An operator that ran, with its arguments and results.
+    def built(self, settings: Settings) -> nn.Module | None:
+        return built(self, settings)
 
-    - `chances`: numbers that a random operator was given, else None.
-    - `rows`: the length of what it looked up in, which no shape shows; `words`: an entry of the batch says where, or
-      whole numbers that are made of one.
-    - `chosen`: how many of how many a selection keeps.
-    """
+    def run(self, model: nn.Module, settings: Settings, seq: int) -> tuple[Run | None, int]:
+        return run(model, self, settings, seq)
 
-    name: str
-    shapes: tuple[Shape, ...]
-    chances: tuple[float, ...] | None = None
-    rows: int | None = None
-    words: bool = False
-    chosen: tuple[int, int] | None = None
+    def computed(self, settings: Settings, seq: int) -> float | None:
+        return computed(self, settings, seq)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A model and one step of it. Parameters and buffers are by path; operators are in order."""
-
-    parameters: Mapping[str, Shape]
-    buffers: Mapping[str, Shape]
-    kinds: Kinds
-    steps: tuple[Step, ...] = ()
-    read_by: Mapping[str, str] | None = None
-    """The operator that reads a parameter as it is, not through a view; `ELEMENTWISE` stands for all that are. One that
-    is not there is read by none."""
-
-    @property
-    def held(self) -> Mapping[str, Shape]:
-        return {**self.parameters, **self.buffers}
-
-    def unread(self, path: str) -> bool:
-        """Whether it ran, and no operator reads this parameter."""
-        return self.read_by is not None and path not in self.read_by
-
-    @property
-    def size(self) -> int:
-        """The amount of numbers that the model holds and makes."""
-        return sum(map(prod, self.held.values())) + sum(prod(shape) for one in self.steps for shape in one.shapes)
+    def exactly(self) -> Recipe | None:
+        return None if self.exact else replace(self, exact=True)
 
 
 def skeleton(model: nn.Module) -> Run:
@@ -137,7 +104,7 @@ def _kind(module: nn.Module) -> tuple[str, ...]:
 
 def built(recipe: Recipe, settings: Settings) -> nn.Module | None:
     """The model of settings on the meta device, if they are possible."""
-    with _tried(recipe), torch.device("meta"), Recorder():
+    with tried(recipe.place), torch.device("meta"), Recorder():
         return recipe.build(settings)
     return None
 
@@ -146,7 +113,7 @@ def run(model: nn.Module, recipe: Recipe, settings: Settings, seq: int) -> tuple
     """The tensors and operators of a model, if it runs; with the number of operators that ran, if only until one
     failed."""
     log = _Log(model)
-    with _tried(recipe):
+    with tried(recipe.place):
         _watch(log, recipe.source(model, settings), recipe, seq)
         return replace(skeleton(model), steps=tuple(log.steps), read_by=log.read_by), len(log.steps)
     return None, len(log.steps)
@@ -156,7 +123,7 @@ def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
     """The loss of the model of settings, on values that are drawn, if there is one."""
     if recipe.hooks.example_inputs is None:
         return None
-    with _tried(recipe), torch.random.fork_rng(devices=()), torch.no_grad():
+    with tried(recipe.place), torch.random.fork_rng(devices=()), torch.no_grad():
         torch.manual_seed(0)
         model = recipe.build(settings).float().train()
         for one in model.parameters():
@@ -165,39 +132,9 @@ def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
         make: Any = source.hooks.example_inputs
         made = make(BATCH, seq)
         for batch in (pytree.tree_map(_drawn, made, make(MANY, seq)), made):
-            with _tried(recipe):
+            with tried(recipe.place):
                 return float(TrainingStep(source)(batch))
     return None
-
-
-@contextlib.contextmanager
-def _tried(recipe: Recipe) -> Iterator[None]:
-    """Build and run impossible settings safely: an exception is an answer, and a run that hangs is refused."""
-    with contextlib.suppress(_Impossible):
-        try:
-            with contained(recipe.place, TIME_LIMIT_S):
-                yield
-        except ModelTimedOut:
-            raise
-        except Exception as error:
-            raise _Impossible from error
-
-
-class _Impossible(Exception):
-    """Settings that make no model."""
-
-
-@contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """Hide the messages of models whose settings are only tried."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 # Watching ------------------------------------------------------------------------------------------------------------
@@ -237,8 +174,7 @@ class _Log(TorchDispatchMode):
             return made
         for one in pytree.tree_leaves((args, kwargs)):
             if id(one) in self.paths:
-                elementwise = torch.Tag.pointwise in func.tags
-                self.read_by.setdefault(self.paths[id(one)], ELEMENTWISE if elementwise else name)
+                self.read_by.setdefault(self.paths[id(one)], _reading(func, name))
         given = (*args, *(kwargs or {}).values())
         read = args[:1] if _rows(name, args) is not None else given  # what a table says is no entry, whatever asked it
         if any(id(one) in self.words for one in pytree.tree_leaves(read)):
@@ -310,6 +246,13 @@ def _empty(known: Any) -> Tensor:
 def _is_whole(item: Any) -> bool:
     """Whether it may say where something is: what is true or not of an entry, or counts that, does not."""
     return isinstance(item, Tensor) and not (item.is_floating_point() or item.is_complex() or item.dtype is torch.bool)
+
+
+def _reading(func: Any, name: str) -> str:
+    """How an operator reads a parameter."""
+    if torch.Tag.pointwise in func.tags:
+        return ELEMENTWISE
+    return LOOK_UP if name in LOOK_UPS else CONVOLUTION if "convolution" in name else name
 
 
 LOOK_UPS = ("aten::embedding", "aten::index.Tensor")

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +27,19 @@ from torch import nn
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends import hf_schema, shape
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
+from meshwright.ir.frontends.small.made import Made, Unsaid, Watched
+from meshwright.ir.frontends.small.runs import BATCH, MOST_VALUES, Settings
+from meshwright.ir.frontends.small.shrink import shrunk
+from meshwright.ir.frontends.small.written import TWIN, WHOLE, Written, called, text_of
 from meshwright.ir.frontends.torch_.small.batch_sizes import Sizes, code_of, cut, fixed_sizes, smaller
-from meshwright.ir.frontends.torch_.small.shrink import shrunk
-from meshwright.ir.frontends.torch_.small.trial import BATCH, MOST_VALUES, Recipe, Settings
+from meshwright.ir.frontends.torch_.small.trial import Recipe, skeleton
 from meshwright.ir.frontends.torch_.sources import hf_config, shape_toml
 from meshwright.ir.frontends.torch_.sources.factory import TorchSource
-from meshwright.ir.frontends.torch_.sources.made import made_by, things
 from meshwright.ir.frontends.torch_.tracing.capture import capture
+from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 from meshwright.ir.frontends.twin import Scale, Twin
-from meshwright.ir.quoting import is_name, literal, said
+from meshwright.ir.quoting import is_name
 
-TWIN = "twin"
-"""The hook, and the factory of a written file."""
 HOOKS = ("example_inputs", "loss", "dims", "optimizer")
 HOW = "define twin() beside the factory: the same model, small enough for a CPU"
 
@@ -95,25 +95,6 @@ def _small(
 
 # Models of a file ----------------------------------------------------------------------------------------------------
 
-FILE = '''\
-"""A small twin of {shown}: the same code, small numbers."""
-
-import sys
-from pathlib import Path
-{library}
-sys.path.append(str(Path(__file__).resolve().parent / {folder}))
-
-{imported}
-
-__all__ = [{listed}]
-
-
-{inputs}def twin() -> {kind}:
-    return {made}
-'''
-WHOLE = "whole_inputs"
-"""What the file calls the model's own example_inputs where it cuts them."""
-
 
 def _words(source: TorchSource, seq: int) -> int:
     """The bound of indices in a batch of the user's, as far as one batch shows it: another one may have larger ones."""
@@ -128,58 +109,21 @@ def _written(source: TorchSource, file: Path, factory: str, scale: Scale) -> Cal
     """The file that makes the twin of the user's own classes, for a folder. The class of a model that a factory makes
     need not have a name in the user's file: it may be a library's."""
     found = next(filter(None, (how(source, factory, scale) for how in (_from_arguments, _from_calls, _whole))))
-    sizes = found.sizes
     kind = type(source.module).__name__
     own = source.beside.get(kind) is type(source.module)
     hooks = [name for name in HOOKS if source.beside.get(name) is not None]
-    needed = {*found.names, *([kind] if own else [])}
-    if odd := [name for name in sorted(needed) if not is_name(name)]:
+    found = replace(found, names=(*found.names, *([kind] if own else [])))
+    if odd := [name for name in sorted({*found.names}) if not is_name(name)]:
         raise _none(source, f"{odd[0]!r}, which it is made of, is no name that code may have")
-    listed = sorted({*needed, *hooks}, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
-    called = {name: WHOLE if sizes and name == "example_inputs" else name for name in listed}
-    library = [*(["Tensor"] if sizes else []), *(["nn"] if not own else [])]
-    home = file.resolve().parent
-    return lambda folder: FILE.format(
-        shown=said(f"{file.name}:{factory}"),
-        folder=literal(Path(os.path.relpath(home, folder.resolve())).as_posix()),
-        imported="\n".join([*(f"import {name}  # noqa: E402" for name in found.modules), _imported(file, called)]),
-        listed=", ".join(map(literal, [*sorted(hooks), TWIN])),
+    library = [*(["Tensor"] if found.inputs else []), *(["nn"] if not own else [])]
+    return text_of(
+        found,
+        file,
+        factory,
         kind=kind if own else "nn.Module",
-        library=f"\nfrom torch import {', '.join(library)}\n" if library else "",
-        inputs=f"{code_of(sizes, WHOLE)}\n\n" if sizes else "",
-        made=found.made,
+        hooks=hooks,
+        library=[f"from torch import {', '.join(library)}"] if library else [],
     )
-
-
-LOADED = """\
-from importlib.machinery import SourceFileLoader  # noqa: E402
-from types import ModuleType  # noqa: E402
-
-_file = str(Path(sys.path[-1]) / {file})
-_model = sys.modules[{module}] = ModuleType({module})
-_model.__file__ = _file
-SourceFileLoader({module}, _file).exec_module(_model)
-"""
-
-
-def _imported(file: Path, called: Mapping[str, str]) -> str:
-    """Names of a file's module, with their names here; a file may have a name that no statement can import."""
-    if is_name(file.stem):
-        names = (name if name == here else f"{name} as {here}" for name, here in called.items())
-        return f"from {file.stem} import {', '.join(names)}  # noqa: E402"
-    loaded = LOADED.format(file=literal(file.name), module=literal(file.stem))
-    return loaded + "\n".join(f"{here} = _model.{name}" for name, here in called.items())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """A twin as code: what makes it, the names of the user's file in there, and modules that are imported for it; and
-    small sizes of batches."""
-
-    made: str
-    names: tuple[str, ...]
-    sizes: Sizes
-    modules: tuple[str, ...] = ()
 
 
 def _from_arguments(source: TorchSource, factory: str, scale: Scale) -> Written | None:
@@ -191,24 +135,40 @@ def _from_arguments(source: TorchSource, factory: str, scale: Scale) -> Written 
     if not small and not sizes:
         return None
     said = ", ".join(f"{name}={value!r}" for name, value in small.items())
-    return Written(made=f"{factory}({said})", names=(factory,), sizes=sizes)
+    return Written(made=f"{factory}({said})", names=(factory,), inputs=_inputs(sizes))
+
+
+def _inputs(sizes: Sizes) -> str:
+    return code_of(sizes, WHOLE) if sizes else ""
 
 
 def _from_calls(source: TorchSource, factory: str, scale: Scale) -> Written | None:
     """The calls of classes by which the factory makes the model, with small numbers."""
-    own = source.beside["__name__"]
     with guarded(source.place, TIME_LIMIT_S):
         made = made_by(source.beside[factory])
     if made is None:
         return None
     small, sizes = _small(source, made.settings, made.again, scale, made.settings)
-    found, near = list(dict.fromkeys(things(made))), {own, "builtins"}
-    return Written(
-        made=made.code(small, lambda it: it.__name__ if it.__module__ in near else f"{it.__module__}.{it.__name__}"),
-        names=tuple(it.__name__ for it in found if it.__module__ == own),
-        sizes=sizes,
-        modules=tuple(sorted({it.__module__ for it in found} - near)),
-    )
+    return replace(called(made, small, source.beside["__name__"]), inputs=_inputs(sizes))
+
+
+def made_by(factory: Callable[[], nn.Module]) -> Made | None:
+    """The construction of a factory's model; None where no code expresses it, or the same calls do not make the same
+    model."""
+    with torch.device("meta"), Recorder():
+        watched = Watched(factory, said_by_repr=(torch.dtype,))
+        try:
+            found = watched.constructed()
+            again = found.again(found.settings)
+        except Unsaid:
+            return None
+    model = watched.made
+    same = skeleton(again) == skeleton(model) and _trained(again) == _trained(model)
+    return found if same else None
+
+
+def _trained(model: nn.Module) -> list[bool]:
+    return [one.requires_grad for one in model.parameters()]
 
 
 def _whole(source: TorchSource, factory: str, scale: Scale) -> Written:
@@ -218,7 +178,7 @@ def _whole(source: TorchSource, factory: str, scale: Scale) -> Written:
     if not sizes:
         capture(source, batch=BATCH, seq=scale.seq)  # raises what a model that is not traced is refused for
         raise _none(source, "its factory takes no sizes, and calls no classes that can be called with others")
-    return Written(made=f"{factory}()", names=(factory,), sizes=sizes)
+    return Written(made=f"{factory}()", names=(factory,), inputs=_inputs(sizes))
 
 
 def _none(source: TorchSource, cause: str) -> NoTwin:

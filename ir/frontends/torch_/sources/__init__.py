@@ -6,7 +6,6 @@
 | `shape_toml`, `decoder` | a shape file, and the reference decoder that it describes |
 | `factory` | a module with its hooks: of a file's factory, or one that exists already |
 | `language`, `labels`, `own_loss` | batches and losses where there are no hooks |
-| `made` | how a model was made, so that it can be made again |
 | `model_file` | a model that has no file, as one |
 | `dtypes` | torch dtypes by our names |
 """

@@ -2,7 +2,7 @@
 
     Recipe: settings, and how a model is built of them  ->  the same settings with small numbers
 
-What a number means is found by changing it and comparing what the model then holds and runs (`trial`) with what it held
+What a number means is found by changing it and comparing what the model then holds and runs (`runs`) with what it held
 and ran before:
 
     blocks     some parameters are gone, and the others are as they were: as many as `Scale.layers`
@@ -37,10 +37,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
-from meshwright.ir.frontends.torch_.small import trial
-from meshwright.ir.frontends.torch_.small.same import (
+from meshwright.ir.frontends.small.runs import MOST_VALUES, Recipe, Run, Settings, unseen
+from meshwright.ir.frontends.small.same import (
     UNIT,
     changes_between,
     divides_alike,
@@ -52,7 +50,6 @@ from meshwright.ir.frontends.torch_.small.same import (
     least_of,
     runs_the_same,
 )
-from meshwright.ir.frontends.torch_.small.trial import MOST_VALUES, Recipe, Run, Settings
 from meshwright.ir.frontends.twin import Scale
 
 WORK = 300_000
@@ -66,7 +63,7 @@ def shrunk(recipe: Recipe, scale: Scale) -> Settings:
     """The settings with small numbers."""
     if not any(numbers(recipe.settings)):
         return recipe.settings
-    with trial.unseen():
+    with unseen():
         return _Search(recipe, scale).result()
 
 
@@ -142,20 +139,21 @@ class _Search:
 
     def __init__(self, recipe: Recipe, scale: Scale) -> None:
         self.recipe, self.scale, self.settings = recipe, scale, recipe.settings
-        self.now = trial.skeleton(recipe.whole)
+        self.now = recipe.skeleton(recipe.whole)
         self.work = 0
         self.listed: set[Path] = set()
         self.inert: dict[Path, bool] = {}
         self.known: dict[str, Run | None] = {}
         self.skeletons: dict[str, Run | None] = {}
-        self.last: dict[str, nn.Module | None] = {}
+        self.last: dict[str, Any] = {}
 
     def result(self) -> Settings:
         """The result of all steps: see the module."""
         self.listed_blocks()
         now = self.run(self.settings)
-        if now is None:
-            self.recipe, self.known = replace(self.recipe, exact=True), {}
+        exact = self.recipe.exactly() if now is None else None
+        if exact is not None:
+            self.recipe, self.known = exact, {}
             now = self.run(self.settings)
         if now is None:  # it asks for values, or does not run with so few blocks
             return self.recipe.settings
@@ -172,15 +170,15 @@ class _Search:
         found = [(path, one) for path, one in numbers(self.settings) if type(one) is int and one > above]
         return sorted(found, key=lambda one: (one[1], str(one[0])))
 
-    def built(self, settings: Settings) -> nn.Module | None:
+    def built(self, settings: Settings) -> Any | None:
         """The model of settings, if they are possible and not all work is done. The last one is kept, to run it after
         what it holds was asked."""
         key, model = repr(settings), self.last.get(repr(settings))
         if key not in self.last and self.work <= WORK:
-            model = trial.built(self.recipe, settings)
+            model = self.recipe.built(settings)
             self.work += len(self.now.held)
             self.last = {key: model}
-            self.skeletons[key] = trial.skeleton(model) if model is not None else None
+            self.skeletons[key] = self.recipe.skeleton(model) if model is not None else None
         return model
 
     def held(self, settings: Settings) -> Run | None:
@@ -196,7 +194,7 @@ class _Search:
             model = self.built(settings) if self.skeletons.get(key, self.now) is not None else None
             if model is None:
                 return None
-            self.known[key], work = trial.run(model, self.recipe, settings, self.scale.seq)
+            self.known[key], work = self.recipe.run(model, settings, self.scale.seq)
             self.work += work
         return self.known[key]
 
@@ -402,4 +400,4 @@ class _Search:
     def computed(self, settings: Settings) -> float | None:
         """The loss, if it can be computed in a moment."""
         small = self.now.size <= MOST_VALUES
-        return trial.computed(self.recipe, settings, self.scale.seq) if small else None
+        return self.recipe.computed(settings, self.scale.seq) if small else None

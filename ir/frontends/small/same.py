@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil, gcd
 from typing import Any
 
-from meshwright.ir.frontends.torch_.small.trial import ELEMENTWISE, LOOK_UPS, Run, Step
+from meshwright.ir.frontends.small.runs import CONVOLUTION, ELEMENTWISE, LOOK_UP, Run, Step
 from meshwright.ir.frontends.twin import Scale
 
 UNIT: Mapping[bool, int] = {True: 8, False: 4}
@@ -141,7 +141,7 @@ def _kind(run: Run, path: str, at: int) -> str:
     if run.unread(path):
         return "unread"
     read, dims = (run.read_by or {}).get(path, ""), len(run.parameters[path])
-    if dims < 2 or read in (*LOOK_UPS, ELEMENTWISE) or "convolution" in read:
+    if dims < 2 or read in (LOOK_UP, ELEMENTWISE, CONVOLUTION):
         return "parameter"
     return "stack" if dims > 2 and at == 0 else "matrix"
 
