@@ -66,7 +66,7 @@ def printed_of(way: Routed, dialect: Dialect) -> str:
     (item,) = (one for one in items if not one.moves)
     for slot in range(len(item.reads)):
         assert item.reads[slot] == f"x{slot}"
-    return "" if item.text.startswith("Ring") else item.text.replace("%", "x")
+    return "" if item.text.lower().startswith("ring") else item.text.replace("%", "x")
 
 
 def local_call(way: Routed, strategy: Strategy, operands: tuple[Tensor, ...], rank: int) -> LocalCall:

@@ -182,7 +182,7 @@ def test_copies_and_stages_that_are_left() -> None:
 
 
 def test_schedules_by_stages_and_micro_batches() -> None:
-    one = {"gpipe", "1f1b", "zb-h1", "zb-h2"}
+    one = {"gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2"}
     folded = {"zbv", "v-half", "v-min"}
 
     def found(asked: Space, pp: int, microbatches: int) -> set[tuple[str, int]]:

@@ -15,7 +15,7 @@ from meshwright.backends.torch_.verify.interpreted.eager import DTYPES, EAGER
 from meshwright.ir.frontends.folding.captured import Captured
 from meshwright.ir.frontends.jax_.capture import capture
 from meshwright.ir.frontends.jax_.models import path_of
-from meshwright.ir.frontends.jax_.source import JaxSource, _loss, example_batch
+from meshwright.ir.frontends.jax_.source import JaxSource, example_batch, loss_of
 from meshwright.ir.frontends.torch_.constants.code import constant_of
 from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.graph import Graph
@@ -62,7 +62,7 @@ def reference(source: JaxSource, state: Any, batch: Any) -> tuple[float, dict[st
         for at, value in zip(trained, values, strict=True):
             whole[at] = value
         outputs, _ = model.run(jax.tree.unflatten(tree, whole), batch)
-        return _loss(source, outputs, batch)
+        return loss_of(source, outputs, batch)
 
     given = [leaves[at] for at in trained]
     value, grads = jax.jit(jax.value_and_grad(loss)).lower(given).compile(QUICK)(given)

@@ -175,7 +175,7 @@ def test_wrong_custom_lists_are_refused(lists: tuple[str, ...], kind: type[Excep
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(ScheduleUnknown, match=r"gpipe, 1f1b, interleaved, zb-h1, .*, custom"):
+    with pytest.raises(ScheduleUnknown, match=r"gpipe, 1f1b, eager-1f1b, interleaved, zb-h1, .*, custom"):
         compute_actions("zigzag", ONE)
 
 
