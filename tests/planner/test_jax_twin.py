@@ -25,11 +25,10 @@ from meshwright.planner.plan.twin import Planned, Twinned, twinned
 from meshwright.planner.question.pins import fill, parse
 
 MODEL = str(Path(__file__).parents[2] / "examples" / "jax_llama.py") + ":llama_8b_scan"
-BATCH, SEQ = 64, 512
+BATCH, SEQ = 128, 512
 KINDS = {
     "tp=8,dp=8,zero=3,recompute=full,microbatches=1": "dp=2 tp=2",
     "cp=64,zero=0,microbatches=1,zigzag=off": "cp=4",
-    "dp=64,zero=2,mbs=1,microbatches=1": "dp=4",
 }
 """Degrees on 64 GPUs, and the mesh of their twin."""
 
@@ -68,7 +67,7 @@ def test_twins_decide_what_their_plans_do_and_are_exact(twins: list[tuple[Path, 
     assert {("all_gather", "dp"), ("all_gather", "tp"), ("all_reduce", "tp")} <= kinds[0]
     assert ("all_gather", "cp") in kinds[1]
     recomputed = [any(plan.recompute for plan in twin.subject.decisions.plans) for _, twin in twins]
-    assert recomputed == [True, False, False]
+    assert recomputed == [True, False]
     assert "LlamaConfig(vocab=512, width=256, ffn=64, layers=2, heads=32, " in (twins[0][0] / "twin.py").read_text()
 
 
