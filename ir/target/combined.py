@@ -238,6 +238,17 @@ def several_uses(decisions: Decisions, fold: Fold) -> str:
     return next(several, "")
 
 
+def mixed_uses(decisions: Decisions, fold: Fold) -> str:
+    """An axis that parts of a model use for more than one of batch, insides of operators, and sequences."""
+    families = {"dp"}, {"tp", "tp+sp"}, {kind.called for kind in CONTEXTS.values()}
+    mixed = (
+        f"axis {axis} as {' and '.join(sorted(used))}"
+        for axis, used in _uses(decisions, fold)
+        if not any(used <= family for family in families)
+    )
+    return next(mixed, "")
+
+
 def _simple(used: set[str]) -> bool:
     """Whether an axis cuts nothing but the batch, or the insides of operators."""
     return used == {"dp"} or (used <= {"tp", "tp+sp", "cp", "-"} and not used.isdisjoint({"tp", "tp+sp"}))

@@ -27,7 +27,7 @@ from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot,
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
 from meshwright.ir.sharding.placement import Placement
-from meshwright.ir.target.combined import several_uses
+from meshwright.ir.target.combined import mixed_uses
 
 WHOLE = ("--fix tp=1", "--fix cp=1")
 """What helps where tables cannot say how axes cut values."""
@@ -207,7 +207,7 @@ class Shardings:
         in another order; values that are moved where no equation of the traced loss makes them, in several steps, or to
         several placements in which readers take them."""
         accumulation.check(self.subject, self.data)
-        if used := several_uses(self.subject.decisions, self.subject.fold):
+        if used := mixed_uses(self.subject.decisions, self.subject.fold):
             raise EmissionModule(
                 place="the plan", cause=f"{used}: XLA cuts products as it finds it cheaper", ways=WHOLE
             )

@@ -175,11 +175,8 @@ def predicted(
     for where, size in _tied(program, executed) if "tied" in rewrites or "once" in rewrites else ():
         packed[where] += size if size < 0 or "tied" in rewrites else 0
     shared = form == EACH or (form == ONCE and printed)
-    if shared and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT:
-        cutters = {shard.axis for entry in program.entries for dim in entry.placement.dims for shard in dim}
-        cutting = set(data) if printed else cutters
-        if cutting:
-            scalars["all_reduce", tuple(sorted(cutting))] += SCALAR_BYTES * program.microbatches
+    if shared and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT and data:
+        scalars["all_reduce", tuple(sorted(data))] += SCALAR_BYTES * program.microbatches
     return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
 
 
