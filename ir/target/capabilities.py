@@ -178,6 +178,12 @@ class Capabilities:
             in_turn=self.in_turn,
         )
 
+    @property
+    def usual_schedule(self) -> str:
+        """The schedule of pipelines that nobody named one for."""
+        names = [line.name for line in self.schedules]
+        return next((name for name in ("1f1b", "eager-1f1b", *names) if name in names), "1f1b")
+
     def executed(self, move: str) -> str:
         """The collective that the target's library runs for a reshard step."""
         return next((line.executes or line.name for line in self.moves if line.name == move), move)

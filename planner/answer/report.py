@@ -305,7 +305,7 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
             kind="memory",
             what=f"stage {stage}: {found.config} would take {seconds(found.step_s)}, and is short {nbytes(short)}",
         )
-    for step, config in _steps(best.config):
+    for step, config in _steps(best.config, solved.setting.target.usual_schedule):
         try:
             solved.setting.decisions(solved.search.space.settled(config), solved.global_batch)
         except MeshwrightError as error:
@@ -320,15 +320,16 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
         yield Binding(kind="constraint", what=str(pin))
 
 
-def _steps(config: Config) -> Iterator[tuple[str, Config]]:
-    """Configurations one step away, in every direction that copies, or micro-batches, can pay for."""
+def _steps(config: Config, schedule: str) -> Iterator[tuple[str, Config]]:
+    """Configurations one step away, in every direction that copies, or micro-batches, can pay for; a pipeline with this
+    schedule."""
     for name in ("tp", "cp", "pp"):
         if config.dp % 2 == 0:
             twice = 2 * getattr(config, name)
             change = {name: twice, "dp": config.dp // 2, "microbatches": 2 * config.microbatches, "stage_blocks": ()}
             change |= {"shard": 0} | ({"sp": True} if name == "tp" else {})
             if name == "pp" and config.pp == 1:
-                change["schedule"] = "1f1b"
+                change["schedule"] = schedule
             yield f"{name}={twice}", replace(config, **change)
     if config.ep > 1:
         yield f"ep={2 * config.ep}", replace(config, ep=2 * config.ep)

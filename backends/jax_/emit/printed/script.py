@@ -213,6 +213,8 @@ class PrintedScript:
             yield f"        loss, grads = jax.value_and_grad(loss_of)({held.replace('state', 'own')}, micro)"
             if EACH in self.functions_of_sums:
                 yield f"        grads = {self.summed(EACH)}"
+            if casts:
+                yield "        grads = cast(grads, jnp.float32)"
             if weighs:
                 count = counted_in(weight)
                 yield f"        count = {f'jax.lax.psum({count}, {data})' if data else count}"
@@ -231,8 +233,9 @@ class PrintedScript:
                 yield f"    loss, grads = jax.tree.map(lambda one: one / {by}, (loss, grads))"
         else:
             yield f"    loss, grads = jax.value_and_grad(loss_of)({held}, batch)"
-        grads = self.summed(ONCE)
-        yield f"    return loss, {f'cast({grads}, jnp.float32)' if casts else grads}"
+        narrow = casts and (not self.several or ONCE in self.functions_of_sums)
+        grads = self.summed(ONCE, "cast(grads, jnp.bfloat16)" if narrow and self.several else "grads")
+        yield f"    return loss, {f'cast({grads}, jnp.float32)' if narrow else grads}"
         yield ""
         yield ""
         yield "def gradients_of(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
