@@ -10,8 +10,10 @@ import pytest
 
 pytest.importorskip("jax")
 
+from meshwright.backends.jax_.emit.script import printed_in
+from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import Job, Ran, run, verdict
-from meshwright.backends.jax_.verify.predicted import REWRITES, Predicted, predicted
+from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, Predicted, predicted
 from meshwright.ir.errors import RanksFailed
 from meshwright.planner.cli.main import main
 from tests.backends.jax_ import planned
@@ -58,6 +60,27 @@ def test_every_rewrite_is_needed(ran: list[tuple[Job, Ran]]) -> None:
     for (one, left), needed in zip(ran, NEEDED, strict=True):
         without = {name: verdict(one, left, tuple(other for other in REWRITES if other != name)) for name in REWRITES}
         assert {name for name, found in without.items() if not found.exact} == needed
+
+
+PRINTED = (
+    (f"{ZOO}/plain.py:lora", {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}),
+    (f"{LLAMA}:tiny_scan", {"dp": 2, "cp": 2, "context": "ring", "zigzag": True, "zero": 3, "microbatches": 2}),
+)
+"""What shardings of values cannot say: several placements in which readers take a value; rings."""
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_printed_scripts_are_exact(tmp_path: Path) -> None:
+    """Collectives as they stand in the code, but for what XLA exchanges once of one value."""
+    jobs = [job(subject(reference, **degrees), tmp_path / str(at)) for at, (reference, degrees) in enumerate(PRINTED)]
+    needed = []
+    for one, left in zip(jobs, run(jobs, steps=1, limit_s=300), strict=True):
+        assert printed_in(Shardings(one.subject)) is not None
+        assert verdict(one, left).differences == ()
+        without = {name: verdict(one, left, tuple(o for o in OF_PRINTED if o != name)) for name in OF_PRINTED}
+        needed.append({name for name, found in without.items() if not found.exact})
+    assert needed == [{"by_bytes", "known", "once", "scalars"}, {"counted"}]
 
 
 @pytest.mark.e2e
@@ -171,7 +194,7 @@ def test_words_are_those_of_the_smallest_table() -> None:
 def test_a_model_is_planned_written_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the command line, without a word about styles: those of JAX are its target's."""
     asked = ["--cluster", "cpu:2", "--target", "jax-cpu", "--global-batch", "4", "--seq", "16", "--out", str(tmp_path)]
-    assert main([f"{ZOO}/plain.py:mlp", *asked]) == 0
+    assert main([f"{ZOO}/plain.py:mlp", *asked, "--fix", "dp=2"]) == 0
     plan = f"{tmp_path / 'plan.json'}"
     assert json.loads(Path(plan).read_text())["workload"]["stack"] == "jax"
     assert main(["emit", plan, "--out", str(tmp_path / "code")]) == 0
