@@ -17,7 +17,7 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.ledger.ledger import PHASES
 from meshwright.cost_models.prices import Prices
-from meshwright.cost_models.profile import StepConstants
+from meshwright.cost_models.profile import StepConstants, published
 from meshwright.ir.decisions.sharding import ZERO
 from meshwright.ir.target.workload import STACKS
 from meshwright.planner.bounds import bases
@@ -562,7 +562,7 @@ def test_what_copies_take_to_gather_and_to_reduce(
     states: Any = SimpleNamespace(used=2.0, reduced=4.0)
     shared: Any = SimpleNamespace(
         setting=SimpleNamespace(ran=lambda config: config),
-        prices=SimpleNamespace(cluster=cluster),
+        prices=Prices(cluster, published()),
         workload=SimpleNamespace(states=states),
         library="nccl",
         calls=(),

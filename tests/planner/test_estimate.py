@@ -52,7 +52,7 @@ def flat_rates(monkeypatch: pytest.MonkeyPatch) -> None:
             captured[key] = real(source, **shape), source  # held, so that no other has its identity
         return captured[key][0]
 
-    monkeypatch.setattr(pricing, "price_of", lambda cluster: FlatRates(cluster).evaluate)
+    monkeypatch.setattr(pricing, "price_of", lambda cluster, profile: FlatRates(cluster).evaluate)
     monkeypatch.setattr(ask, "load_model", lambda reference, dtype: loaded(reference, dtype=dtype))
     monkeypatch.setattr(pricing, "capture", capture)
 
@@ -201,7 +201,7 @@ def test_what_waits_on_the_host_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """By the real evaluator."""
-    monkeypatch.setattr(pricing, "price_of", lambda cluster: Evaluator(cluster, published()))
+    monkeypatch.setattr(pricing, "price_of", lambda cluster, profile: Evaluator(cluster, published()))
     plain, there = (estimated(capsys, "--fix", f"offload={word}")["predicted"] for word in ("none", "optimizer"))
     assert there["peak_memory_bytes"] < plain["peak_memory_bytes"]
     assert there["shares"]["host"] > 0 == plain["shares"]["host"]
