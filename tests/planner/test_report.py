@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.profile import published
 from meshwright.ir.errors import (
     BatchIndivisible,
     HeadsIndivisible,
@@ -29,6 +30,8 @@ from tests.planner.handmade import config, held, plan, prediction, stage
 
 DECISIONS = plan().decisions
 MODULE = ModulePin("fix", "layers.*.mlp", "sharding", ("column",))
+
+TARGET = SimpleNamespace(usual_schedule="1f1b")
 
 
 def found(pins: str, step_s: float, lacks: float = -1.0, ranks: int = 8) -> Found:
@@ -54,7 +57,9 @@ def solved(**words: Any) -> Any:
         "refined": None,
         "asked": Asked(),
         "global_batch": 8,
-        "setting": SimpleNamespace(decisions=lambda config, batch: DECISIONS, unwritten=lambda config: ()),
+        "setting": SimpleNamespace(
+            decisions=lambda config, batch: DECISIONS, unwritten=lambda config: (), target=TARGET
+        ),
         "hosts": 0,
         "notes": (),
         "complete": True,
@@ -188,7 +193,7 @@ def test_what_is_held_against_the_plan_says_whether_it_is_emitted() -> None:
             raise EVEN
         return DECISIONS
 
-    case = solved(emission=SimpleNamespace(refusal=refusal), setting=SimpleNamespace(decisions=decided))
+    case = solved(emission=SimpleNamespace(refusal=refusal), setting=SimpleNamespace(decisions=decided, target=TARGET))
     assert report._code(case, other) == PinValue.code
     assert report._code(case, BEST) == report._code(case, found("tp=4", 1.0, 0.5)) == ""
     assert report._code(case, found("zero=3", 3.0)) == report._code(case, found("tp=8", 3.0)) == ""
@@ -238,7 +243,7 @@ def test_what_binds_in_its_order() -> None:
 
     case = solved(
         found={full.config: full},
-        setting=SimpleNamespace(decisions=decided),
+        setting=SimpleNamespace(decisions=decided, target=TARGET),
         asked=Asked(Constraints({"tp": (2, 4)}, {"zero": (3,), "cp": (2, 4)}), modules=(MODULE,)),
     )
     tight = "tp=8,pp=1,dp=1,zero=0,mbs=1,microbatches=8,recompute=none,schedule=1f1b"
@@ -252,7 +257,7 @@ def test_what_binds_in_its_order() -> None:
         Binding(kind="constraint", what="cp was not to be 2 or 4"),
         Binding(kind="constraint", what="--fix layers.*.mlp:sharding=column"),
     ]
-    assert list(report._binding(solved(setting=SimpleNamespace(decisions=lambda *_: None)), best)) == []
+    assert list(report._binding(solved(setting=SimpleNamespace(decisions=lambda *_: None, target=TARGET)), best)) == []
 
 
 # The plan ------------------------------------------------------------------------------------------------------------
@@ -264,6 +269,7 @@ def whole(monkeypatch: pytest.MonkeyPatch, workload: Workload, best: Found = BES
     monkeypatch.setattr(report.Model, "of", staticmethod(lambda *of: of))
     monkeypatch.setattr(report, "suspicions", lambda cluster: [f"{cluster.ranks} ranks"])
     setting = SimpleNamespace(
+        target=TARGET,
         workload=workload,
         fold=lambda config: f"fold of {config.dp}",
         folds=SimpleNamespace(
@@ -274,7 +280,12 @@ def whole(monkeypatch: pytest.MonkeyPatch, workload: Workload, best: Found = BES
         unwritten=lambda config: ("no code",),
     )
     ask = SimpleNamespace(
-        model="m", cluster=read_cluster("1x8xA100"), cluster_reference="c", notes=("of the question",), seed=7
+        model="m",
+        cluster=read_cluster("1x8xA100"),
+        cluster_reference="c",
+        notes=("of the question",),
+        seed=7,
+        profile=published(),
     )
     case = solved(setting=setting, ask=ask, best=best, decisions=DECISIONS, notes=("of the search",), hosts=3, **words)
     return report.plan_of(case)
