@@ -32,7 +32,7 @@ UNPRINTED = {
 """Those that no model of JAX has: it is said in other operators there."""
 APART = {"cast", "grouped_mm"}
 """Those that are not in fp64."""
-DRAWN = 6
+DRAWN = 3
 """Cases of an operator, of all its strategies on all ranks."""
 
 
