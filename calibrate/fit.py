@@ -17,6 +17,7 @@ hidden where that is 1, all where it is 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median, quantiles
 
 from meshwright.backends.measuring import CHAIN_LAUNCHES, Case, Sample
@@ -125,18 +126,7 @@ def _curves(found: Found, device: str, library: str) -> tuple[Curve, ...]:
         if case.kind == "collective"
     ]
     curves, _ = built(rows)
-    return tuple(
-        Curve(
-            kind=one.kind,
-            device=one.device,
-            hosts=one.hosts,
-            per_host=one.per_host,
-            points=one.points,
-            source=one.source,
-            libraries=(library,),
-        )
-        for one in curves
-    )
+    return tuple(replace(one, libraries=(library,)) for one in curves)
 
 
 def _slowdown(found: Found) -> float:

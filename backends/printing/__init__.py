@@ -2,7 +2,8 @@
 
     Routed body -> items (`items`) -> functions (`regions`) -> lines (`functions`)
 
-    moves         changes of placement as expressions; expressions: what else is alike in all dialects
+    common        what dialects have in common: moves, and a rank's parts of constants and of a batch
+    writers       operators that are written alike; expressions: parts of expressions, and refusals
     naming        names of functions; sources: those that the model's own code has for values
     rows          rows of experts, of which there are as many as tokens that chose them
     wires         where calls of bodies take their inputs from

@@ -344,7 +344,7 @@ def test_the_fastest_of_every_other_kind() -> None:
     ],
 )
 def test_one_step_away(pins: str, ranks: int, steps: dict[str, dict[str, Any]]) -> None:
-    found = dict(report._steps(config(pins, ranks, 8 if ranks > 1 else 1)))
+    found = dict(report._steps(config(pins, ranks, 8 if ranks > 1 else 1), "1f1b"))
     assert set(found) == set(steps)
     for name, changes in steps.items():
         assert {key: getattr(found[name], key) for key in changes} == changes

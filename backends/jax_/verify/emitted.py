@@ -143,10 +143,8 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
     subject = job.subject
     executed = collectives(ran.hlo, whole_mesh(subject), taken(subject.program))
     printed = printed_in(Shardings(subject))
-    program = subject.program if printed is None else printed.subject.program
-    target = TARGETS[subject.decisions.target]
-    usual = REWRITES if printed is None else OF_PRINTED
-    planned = predicted(program, subject.fold, target, rewrites or usual, printed=printed is not None)
+    program, usual = (subject.program, REWRITES) if printed is None else (printed.subject.program, OF_PRINTED)
+    planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual)
     return Verified(
         ranks=subject.ranks,
         steps=ran.steps,

@@ -15,8 +15,8 @@
     scalars       terms of a loss may be added up before they are summed, along several axes at once or one by one: at
                   least one number along each, and no more than planned
     known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
-    counted       micro-batches that all devices share, or of printed models, are weighed by what counts in each: one
-                  number more
+    counted       micro-batches that all devices share are weighed by what counts in each: one number more
+    weighed       so is every micro-batch of a printed model
     once          of printed models: what is exchanged twice of one value is exchanged once, as gradients that additions
                   hand on unchanged, and parameters that several parts read
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
@@ -53,7 +53,7 @@ REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
     "known", "counted", "added_up", "one_program", "in_step", "told",
 )  # fmt: skip
-OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "counted", "once")
+OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "weighed", "once")
 """Those that hold of printed models, whose collectives stand in the code."""
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
@@ -128,9 +128,7 @@ class Predicted:
         return [(kind, (axis,)) for axis in axes] if apart else [(kind, axes)]
 
 
-def predicted(
-    program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES, *, printed: bool = False
-) -> Predicted:
+def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:
     """The collectives of one step, by these rewrites."""
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
     perhaps, whole, calls = Counter[Collective](), 0, list(fold.calls())
@@ -172,10 +170,12 @@ def predicted(
         packed[where] += size
     if len(program.stages) > 1 and "told" in rewrites:
         scalars["all_reduce", (AXIS,)] += SCALAR_BYTES
-    for where, size in _tied(program, executed) if "tied" in rewrites or "once" in rewrites else ():
-        packed[where] += size if size < 0 or "tied" in rewrites else 0
-    shared = form == EACH or (form == ONCE and printed)
-    if shared and "counted" in rewrites and weights_in(Same(fold))[0].kind == COUNT and data:
+    for where, size in _gathered_again(program, executed) if {"tied", "once"}.intersection(rewrites) else ():
+        packed[where] -= size
+    for where, size in _summed_apart(program, executed) if "tied" in rewrites else ():
+        packed[where] += size
+    counting = ("counted" in rewrites and form == EACH) or ("weighed" in rewrites and program.microbatches > 1)
+    if counting and weights_in(Same(fold))[0].kind == COUNT and data:
         scalars["all_reduce", tuple(sorted(data))] += SCALAR_BYTES * program.microbatches
     return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
 
@@ -281,13 +281,17 @@ def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:
     yield from sorted(found)
 
 
-def _tied(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
-    """The sums of what several calls of a stage read, for each but the one that has them; and, taken off, the gathers
-    of all but the first."""
+def _gathered_again(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
+    """The gathers of what several calls of a stage read, of all but the first."""
     for tie in program.ties:
         for stage, call in tie.holders[1:]:
-            gathers = _gathers(program, stage, call, tie.path, executed)
-            yield from ((where, -size * program.microbatches) for where, size in gathers)
+            for where, size in _gathers(program, stage, call, tie.path, executed):
+                yield where, size * program.microbatches
+
+
+def _summed_apart(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
+    """The sums of what several calls of a stage read, for each but the one that has them."""
+    for tie in program.ties:
         syncs = [list(_sync(program, stage, call, tie.path)) for stage, call in tie.holders]
         having = next((one for one in syncs if one), [])
         for one in syncs:

@@ -11,8 +11,8 @@ and collectives. A step is nearly linear in what is not known yet,
     g_j     what the evaluator says a change of x_j alone costs
 
 so x >= 0 is the least-squares fit of measured steps, each error relative to its step; and again from there, since what
-hides behind something else does so up to a point. One factor for kernels and five
-times for the host: few enough for some twenty steps, and each is about what it is called.
+hides behind something else does so up to a point. One factor for kernels and five times for the host: few enough for
+some twenty steps, and each is about what it is called.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from meshwright.backends.measuring import Case, Sample
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.measured.measured import Measured, Overheads
 from meshwright.cost_models.profile import calibrated
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import EnvironmentFault, MeshwrightError
 from meshwright.ir.program.program import Program
 from meshwright.planner.question.ask import Ask, asked
 from meshwright.planner.question.pins import fill, parse
@@ -58,7 +58,9 @@ PINS = (
 )
 """Kinds of plans, for n ranks."""
 ROUNDS, EACH, LIMIT_S = 4, 1, 600.0
+"""How often all scripts are run in turns, measured steps of each run, and seconds that all of it may take."""
 ROUNDS_OF_FIT = 3
+"""Linear fits, each from where the one before ended."""
 STEP_S = 1e-5
 """The change by which what a time costs is found out."""
 
@@ -95,12 +97,14 @@ def with_residuals(
 
 
 def _plans(by: Measurer, ranks: int, threads: int, folder: Path) -> Iterator[Plan]:
-    """Plans of the reference models that this machine's target can run."""
+    """Plans of the reference models, but for what the model or the target refuses on so many ranks."""
     for model, batch, seq in by.REFERENCES:
         ask, setting = _ask(f"{by.REFERENCE}:{model}", batch, seq, ranks).loaded()
         for number, pins in enumerate(pins.format(n=ranks) for pins in PINS):
             try:
                 yield _plan(ask, setting, pins, Case("step", (model, pins), ranks), folder / f"{model}-{number}")
+            except EnvironmentFault:
+                raise
             except MeshwrightError:
                 continue
 
@@ -159,7 +163,9 @@ def with_values(found: Measured, x: Vector) -> Measured:
 
 
 LEAST_SCALE = 0.1
+"""Of kernels in a step to kernels alone: less is no machine's, but noise."""
 SWEEPS = 2000
+"""Of all coordinates."""
 
 
 def least_squares(rows: Vector, wanted: Vector) -> Vector:

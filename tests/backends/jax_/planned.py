@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.emitted_jax import BATCH, SEQ, WORKLOADS, model_at, subject_of
 from meshwright.backends.jax_.capabilities import JAX_CPU
 from meshwright.backends.jax_.emit.files import emit
-from meshwright.backends.jax_.verify.emitted import Job, words
+from meshwright.backends.jax_.verify.emitted import Job, Ran, run, verdict, words
 from meshwright.backends.subject import Subject
 from meshwright.ir.names import Degrees
 from meshwright.ir.target.capabilities import Capabilities
@@ -31,6 +32,18 @@ def job(plan: Subject, folder: Path) -> Job:
     """Its script, written into a folder."""
     emit(plan, folder).write(folder)
     return Job.of(plan, folder)
+
+
+def ran_together(plans: Sequence[tuple[str, dict[str, Any]]], folder: Path, limit_s: float) -> list[tuple[Job, Ran]]:
+    """The scripts of plans, run in one process."""
+    jobs = [job(subject(reference, **degrees), folder / str(at)) for at, (reference, degrees) in enumerate(plans)]
+    return list(zip(jobs, run(jobs, steps=1, limit_s=limit_s), strict=True))
+
+
+def needed_of(one: Job, left: Ran, rewrites: Sequence[str]) -> set[str]:
+    """The rewrites without which collectives of a script differ."""
+    without = {name: verdict(one, left, tuple(other for other in rewrites if other != name)) for name in rewrites}
+    return {name for name, found in without.items() if not found.exact}
 
 
 def words_of(reference: str) -> int:

@@ -18,7 +18,7 @@ from meshwright.backends.jax_.verify.hlo import collectives
 from meshwright.backends.jax_.verify.predicted import REWRITES
 from meshwright.ir.errors import EmissionSchedule, EmissionStorage, NotExpressible
 from meshwright.ir.sharding.mesh import Mesh
-from tests.backends.jax_.planned import LLAMA, ZOO, job, subject
+from tests.backends.jax_.planned import LLAMA, ZOO, needed_of, ran_together, subject
 from tests.backends.torch_.emitted import unclean
 
 SCAN = f"{LLAMA}:tiny_scan"
@@ -42,9 +42,7 @@ NEEDED = (
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, Ran]]:
     """All scripts, run in one process."""
-    folder = tmp_path_factory.mktemp("piped")
-    jobs = [job(subject(reference, **degrees), folder / str(at)) for at, (reference, degrees) in enumerate(PIPELINES)]
-    return list(zip(jobs, run(jobs, steps=1, limit_s=1800), strict=True))
+    return ran_together(PIPELINES, tmp_path_factory.mktemp("piped"), 1800)
 
 
 @pytest.mark.e2e
@@ -62,8 +60,7 @@ def test_pipelines_are_exact(ran: list[tuple[Job, Ran]]) -> None:
 @pytest.mark.slow
 def test_every_rewrite_of_pipelines_is_needed(ran: list[tuple[Job, Ran]]) -> None:
     for (one, left), needed in zip(ran, NEEDED, strict=True):
-        without = {name: verdict(one, left, tuple(other for other in REWRITES if other != name)) for name in REWRITES}
-        assert {name for name, found in without.items() if not found.exact} == needed
+        assert needed_of(one, left, REWRITES) == needed
 
 
 @pytest.mark.e2e

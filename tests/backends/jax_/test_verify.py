@@ -17,7 +17,7 @@ from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, Pred
 from meshwright.ir.errors import RanksFailed
 from meshwright.planner.cli.main import main
 from tests.backends.jax_ import planned
-from tests.backends.jax_.planned import BATCH, LLAMA, SEQ, TARGET, ZOO, job, subject
+from tests.backends.jax_.planned import BATCH, LLAMA, SEQ, TARGET, ZOO, job, needed_of, ran_together, subject
 
 PLANS = (
     (
@@ -38,9 +38,7 @@ NEEDED = (
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, Ran]]:
     """All scripts, run in one process."""
-    folder = tmp_path_factory.mktemp("jax")
-    jobs = [job(subject(reference, **degrees), folder / str(at)) for at, (reference, degrees) in enumerate(PLANS)]
-    return list(zip(jobs, run(jobs, steps=1, limit_s=300), strict=True))
+    return ran_together(PLANS, tmp_path_factory.mktemp("jax"), 300)
 
 
 @pytest.mark.e2e
@@ -58,8 +56,7 @@ def test_scripts_are_exact(ran: list[tuple[Job, Ran]]) -> None:
 @pytest.mark.slow
 def test_every_rewrite_is_needed(ran: list[tuple[Job, Ran]]) -> None:
     for (one, left), needed in zip(ran, NEEDED, strict=True):
-        without = {name: verdict(one, left, tuple(other for other in REWRITES if other != name)) for name in REWRITES}
-        assert {name for name, found in without.items() if not found.exact} == needed
+        assert needed_of(one, left, REWRITES) == needed
 
 
 PRINTED = (
@@ -73,15 +70,12 @@ PRINTED = (
 @pytest.mark.slow
 def test_printed_scripts_are_exact(tmp_path: Path) -> None:
     """Collectives as they stand in the code, but for what XLA exchanges once of one value."""
-    jobs = [job(subject(reference, **degrees), tmp_path / str(at)) for at, (reference, degrees) in enumerate(PRINTED)]
     needed = []
-    for one, left in zip(jobs, run(jobs, steps=1, limit_s=300), strict=True):
+    for one, left in ran_together(PRINTED, tmp_path, 300):
         assert printed_in(Shardings(one.subject)) is not None
         assert verdict(one, left).differences == ()
-        without = {name: verdict(one, left, tuple(o for o in OF_PRINTED if o != name)) for name in OF_PRINTED}
-        needed.append({name for name, found in without.items() if not found.exact})
-    assert needed[0] == {"by_bytes", "known", "once", "read_whole"}
-    assert needed[1] == {"counted"}
+        needed.append(needed_of(one, left, OF_PRINTED))
+    assert needed == [{"by_bytes", "known", "once", "read_whole"}, {"weighed"}]
 
 
 @pytest.mark.e2e

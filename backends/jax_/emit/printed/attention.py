@@ -57,10 +57,10 @@ def shown_of(mask: str, width: int, length: int, axis: str, hop: int, zigzag: bo
     return jnp.full((length, length), True) if mask == "full" else seen(mask, width, own, others, 0)
 
 
-def passed(x: Array, axis: str) -> Array:
-    """What the device before has."""
+def passed(x: Array, axis: str, by: int = 1) -> Array:
+    """What the device before has, or the one behind (-1)."""
     parts = size_of(axis)
-    return jax.lax.ppermute(x, axis, [(at, (at + 1) % parts) for at in range(parts)])
+    return jax.lax.ppermute(x, axis, [(at, (at + by) % parts) for at in range(parts)])
 
 
 def ring_forward(
@@ -85,7 +85,9 @@ def ring_forward(
 
 
 def ring_backward(axis: str, mask: str, width: int, scale: float, zigzag: bool, kept: Any, grad: Array) -> Any:
-    """The gradients of queries, keys and values; those of the latter travel on with them, and home."""
+    """The gradients of queries, keys and values; those of the latter travel on with them, and home.
+
+    They go the other way round than in the forward pass, of which XLA would else keep what was passed."""
     query, key, value, made, most = kept
     batch, heads, length, _ = query.shape
     parts, many = size_of(axis), key.shape[1]
@@ -94,14 +96,14 @@ def ring_backward(axis: str, mask: str, width: int, scale: float, zigzag: bool, 
     rest = (grads * made.reshape(apart)).sum(-1, keepdims=True)
     of_query, of_key, of_value = jnp.zeros_like(own), jnp.zeros_like(key), jnp.zeros_like(value)
     for hop in range(parts):
-        shares = jnp.exp(scores_of(query, key, scale, shown_of(mask, width, length, axis, hop, zigzag)) - most)
+        shares = jnp.exp(scores_of(query, key, scale, shown_of(mask, width, length, axis, -hop, zigzag)) - most)
         of_value += jnp.einsum("bhgqk,bhgqd->bhkd", shares, grads)
         of_scores = shares * (jnp.einsum("bhgqd,bhkd->bhgqk", grads, value) - rest) * scale
         of_query += jnp.einsum("bhgqk,bhkd->bhgqd", of_scores, key)
         of_key += jnp.einsum("bhgqk,bhgqd->bhkd", of_scores, own)
         if hop < parts - 1:
-            key, value = passed(key, axis), passed(value, axis)
-        of_key, of_value = passed(of_key, axis), passed(of_value, axis)
+            key, value = passed(key, axis, -1), passed(value, axis, -1)
+        of_key, of_value = passed(of_key, axis, -1), passed(of_value, axis, -1)
     return of_query.reshape(query.shape), of_key, of_value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.backends.jax_.capabilities import TARGETS
@@ -114,7 +114,7 @@ def _reads(body: BodyProgram, subject: Subject) -> Iterator[tuple[str, Read]]:
             slot.value,
             Read(
                 stored=stored.placement,
-                shape=stored.placement.local_shape(stored.type.shape, subject.mesh, 0),
+                type=replace(stored.type, shape=stored.placement.local_shape(stored.type.shape, subject.mesh, 0)),
                 there=_steps(gathers, slot.value),
                 back=() if _after(body, slot) else _steps(_syncs(body.backward), slot.grad),
             ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from meshwright.backends.jax_.emit.printed.expressions import positions
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.expressions import Writer, called, dim_of, every, one_axis, refuse, value
+from meshwright.backends.printing.writers import own_groups
 from meshwright.ir.quoting import literal
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
 
@@ -35,20 +36,21 @@ def _norm(function: str, eps: float) -> Writer:
 def _group_norm(call: LocalOp) -> str:
     groups = call.attrs["groups"]
     assert isinstance(groups, int)
-    own = groups // call.parts.get("g", 1)
-    return called("group_norm", "%0", str(own), value(call.attrs.get("eps", 1e-5)), *every(call)[1:])
+    return called(
+        "group_norm", "%0", str(own_groups(call, groups)), value(call.attrs.get("eps", 1e-5)), *every(call)[1:]
+    )
 
 
 def _conv(call: LocalOp) -> str:
     groups = call.attrs.get("groups", 1)
     assert isinstance(groups, int)
-    rank, own = len(call.given[0].shape) - 2, groups // call.parts.get("g", 1)
+    rank, own = len(call.given[0].shape) - 2, own_groups(call, groups)
     given = {name: call.attrs[name] for name in ("stride", "padding", "dilation") if name in call.attrs}
     wide = {name: one if isinstance(one, tuple) else (one,) * rank for name, one in given.items()}
     if any(isinstance(one, str) for several in wide.values() for one in several):
         raise refuse(call.op, "padding by name")
-    text = called("conv", "%0", "%1", **wide, groups=own)
-    return f"{text} + %2.reshape({value((-1, *(1 for _ in range(rank))))})" if len(call.given) > 2 else text
+    made = called("conv", "%0", "%1", **wide, groups=own)
+    return f"{made} + %2.reshape({value((-1, *(1 for _ in range(rank))))})" if len(call.given) > 2 else made
 
 
 def _pool(call: LocalOp) -> str:

@@ -6,50 +6,26 @@ Expressions name what they read by position (`backends.printing`). Shapes are th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
 from meshwright.backends.jax_.emit.printed.expressions import dtype_of, part, positions
 from meshwright.backends.jax_.emit.printed.layers import LAYERS
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.expressions import Writer, called, dim_of, every, refuse, value
+from meshwright.backends.printing.writers import INFIX, always, counted, infix, pair, sides, sliced, unary, where
 from meshwright.ir.graph.graph import Attr
-
-
-def _unary(function: str) -> Writer:
-    return lambda call: f"{function}(%0)"
-
-
-def _text(text: str) -> Writer:
-    return lambda call: text
-
-
-def _other(call: LocalOp) -> tuple[str, str]:
-    """The two sides of an operator on two operands, or on one and a number."""
-    if len(call.given) > 1:
-        return "%0", "%1"
-    number = value(call.attrs["scalar"])
-    return (number, "%0") if call.attrs.get("reverse") else ("%0", number)
-
-
-def _infix(symbol: str) -> Writer:
-    return lambda call: f" {symbol} ".join(_other(call))
 
 
 def _scaled(symbol: str) -> Writer:
     def write(call: LocalOp) -> str:
-        left, right = _other(call)
+        left, right = sides(call)
         scale = f"{value(call.attrs['alpha'])} * " if "alpha" in call.attrs else ""
         return f"{left} {symbol} {scale}{right}"
 
     return write
 
 
-def _pair(function: str) -> Writer:
-    return lambda call: f"{function}({', '.join(_other(call))})"
-
-
 def _divide(call: LocalOp) -> str:
-    left, right = _other(call)
+    left, right = sides(call)
     rounding = call.attrs.get("rounding")
     if rounding is None:
         return f"{left} / {right}"
@@ -57,15 +33,6 @@ def _divide(call: LocalOp) -> str:
         return f"jnp.floor_divide({left}, {right})"
     whole = f"jnp.trunc({left} / {right})"
     return whole if call.made[0].floating else f"{whole}.astype({dtype_of(call.made[0].dtype)})"
-
-
-def _where(call: LocalOp) -> str:
-    if len(call.given) == 3:
-        return "jnp.where(%0, %1, %2)"
-    number = value(call.attrs["scalar"])
-    if len(call.given) == 1:
-        return f"jnp.where(%0, {number}, {value(call.attrs['other'])})"
-    return f"jnp.where(%0, {number}, %1)" if call.attrs.get("reverse") else f"jnp.where(%0, %1, {number})"
 
 
 def _masked_fill(call: LocalOp) -> str:
@@ -80,15 +47,6 @@ def _like(call: LocalOp) -> str:
 def _created(call: LocalOp) -> str:
     filling = {"zeros": 0, "ones": 1}.get(call.op.kind, call.attrs.get("value"))
     return called("jnp.full", value(call.made[0].shape), value(filling), dtype_of(call.made[0].dtype))
-
-
-def _slice(call: LocalOp) -> str:
-    if call.made[0].shape == call.given[0].shape:
-        return "%0"
-    dim = dim_of(call)
-    start, end, step = (call.attrs.get(name, other) for name, other in (("start", 0), ("end", None), ("step", 1)))
-    run = f"{start or ''}:{'' if end is None else end}" + (f":{step}" if step != 1 else "")
-    return f"%0[{', '.join([':'] * dim + [run])}]"
 
 
 def _split(call: LocalOp) -> str:
@@ -141,14 +99,8 @@ def _typed(text: str, call: LocalOp) -> str:
 
 
 def _mean(call: LocalOp) -> str:
-    dim = call.attrs.get("dim")
-    rank = len(call.given[0].shape)
-    named = dim if isinstance(dim, tuple) and dim else range(rank) if dim is None or dim == () else (dim,)
-    dims = [d % rank for d in named if isinstance(d, int)]
-    count = prod(call.whole[0].shape[d] for d in dims)
-    if count == prod(call.given[0].shape[d] for d in dims):
-        return called("jnp.mean", "%0", **_dims(call))
-    return f"{_sum(call)} / {count}"
+    count = counted(call)
+    return f"{_sum(call)} / {count}" if count else called("jnp.mean", "%0", **_dims(call))
 
 
 def _along(function: str) -> Writer:
@@ -175,7 +127,7 @@ def _one_hot(call: LocalOp) -> str:
 
 
 def _power(call: LocalOp) -> str:
-    return " ** ".join(_other(call))
+    return " ** ".join(sides(call))
 
 
 def _vector_norm(call: LocalOp) -> str:
@@ -229,24 +181,20 @@ FUNCTIONS: Mapping[str, str] = {
     "hardswish": "jax.nn.hard_swish",
     "hardsigmoid": "jax.nn.hard_sigmoid",
 }
-INFIX = {
-    "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
-}  # fmt: skip
 PAIRS = ("remainder", "fmod", "maximum", "minimum", "logical_and", "logical_or", "logical_xor")
 
 WRITERS: Mapping[str, Writer] = {
     **LAYERS,
-    **{name: _unary(function) for name, function in FUNCTIONS.items()},
-    **{name: _infix(symbol) for name, symbol in INFIX.items()},
-    **{name: _pair(f"jnp.{name}") for name in PAIRS},
+    **{name: unary(function) for name, function in FUNCTIONS.items()},
+    **{name: infix(symbol) for name, symbol in INFIX.items()},
+    **{name: pair(f"jnp.{name}") for name in PAIRS},
     **dict.fromkeys(("zeros_like", "ones_like", "full_like"), _like),
     **dict.fromkeys(("full", "zeros", "ones"), _created),
     **{name: _reduced(f"jnp.{name}") for name in ("amax", "amin", "argmax", "argmin", "prod", "any", "all")},
     **{name: _spread(f"jnp.{name}") for name in ("var", "std")},
     **{name: _along(f"jnp.{name}") for name in ("cumsum", "cumprod")},
     **{name: _along(f"jax.nn.{name}") for name in ("softmax", "log_softmax")},
-    "atan2": _pair("jnp.arctan2"),
+    "atan2": pair("jnp.arctan2"),
     "max": _extremes("jnp.max", "jnp.argmax"),
     "min": _extremes("jnp.min", "jnp.argmin"),
     "logsumexp": _reduced("jax.nn.logsumexp"),
@@ -255,7 +203,7 @@ WRITERS: Mapping[str, Writer] = {
     "sub": _scaled("-"),
     "div": _divide,
     "pow": _power,
-    "copy": _text("%0"),
+    "copy": always("%0"),
     "gelu": _gelu,
     "elu": lambda call: called("jax.nn.elu", "%0", value(call.attrs.get("alpha", 1.0))),
     "leaky_relu": lambda call: called("jax.nn.leaky_relu", "%0", value(call.attrs.get("negative_slope", 0.01))),
@@ -266,14 +214,14 @@ WRITERS: Mapping[str, Writer] = {
         "jnp.clip", "%0", **{name: call.attrs[name] for name in ("min", "max") if call.attrs.get(name) is not None}
     ),
     "cast": lambda call: f"%0.astype({dtype_of(call.made[0].dtype)})",
-    "where": _where,
+    "where": where("jnp.where"),
     "masked_fill": _masked_fill,
     "tril": _triangle,
     "triu": _triangle,
     "view": lambda call: f"%0.reshape({value(call.made[0].shape)})",
     "permute": lambda call: f"%0.transpose({value(call.attrs['perm'])})",
     "expand": lambda call: f"jnp.broadcast_to(%0, {value(call.made[0].shape)})",
-    "slice": _slice,
+    "slice": sliced,
     "select": lambda call: f"%0[{', '.join([':'] * dim_of(call) + [value(call.attrs['index'])])}]",
     "split": _split,
     "cat": _joined("concatenate"),
@@ -287,8 +235,8 @@ WRITERS: Mapping[str, Writer] = {
     "topk": _top,
     "sort": _sort("sort"),
     "argsort": _sort("jnp.argsort"),
-    "matmul": _text("%0 @ %1"),
-    "bmm": _text("%0 @ %1"),
+    "matmul": always("%0 @ %1"),
+    "bmm": always("%0 @ %1"),
     "einsum": lambda call: f"jnp.einsum({', '.join([value(call.attrs['equation']), *every(call)])})",
     "grouped_mm": _grouped,
     "arange": _arange,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.backends.printing import LocalOp
+from meshwright.backends.printing.common import CommonDialect
 from meshwright.backends.printing.expressions import called, every, refuse
-from meshwright.backends.printing.moves import Moves
 from meshwright.backends.torch_.emit.printed.language.attention import NO_RING
 from meshwright.backends.torch_.emit.printed.language.experts import of_rows
 from meshwright.backends.torch_.emit.printed.language.expressions import part
@@ -15,8 +15,9 @@ from meshwright.backends.torch_.emit.printed.language.operators import WRITERS
 from meshwright.backends.torch_.emit.printed.language.ring import MULTIPLE, rows_fit
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph.graph import Param, Type
+from meshwright.ir.graph.graph import Param
 from meshwright.ir.quoting import attribute, is_name, literal
+from meshwright.ir.sharding.layouts import Layout
 from meshwright.ir.sharding.placement import State
 from meshwright.ir.sharding.reshard import Step
 
@@ -27,19 +28,15 @@ FLOAT8_TILE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Torch(Moves):
+class Torch(CommonDialect):
     """The dialect.
 
     - `tensor` is the axis along which all parameters are DTensors; along others those are that it cuts.
-    - `constants` has the expression of every constant, by its law.
     """
 
     tensor: str | None
-    batch: tuple[str, ...]
-    """The axes along which a rank is given its part of a batch."""
     flat: Callable[[tuple[str, ...]], str]
     """What several axes are called that act as one."""
-    constants: Mapping[str, str]
     device: str
     computes: str = ""
     """What parameters are cast to that no unit of `fully_shard` holds and casts; empty if they are not."""
@@ -80,29 +77,8 @@ class Torch(Moves):
         apart = [axis for axis in self.sizes if axis in cut and axis not in self.batch]
         return f"drawn_apart(lambda: {text}, {', '.join(apart)})" if apart else text
 
-    def constant(self, call: LocalOp) -> str:
-        law = str(call.attrs["law"])
-        if law not in self.constants:
-            raise refuse(call.op, f"the constant {law}, whose lines are not known")
-        text, shape = self.constants[law], call.attrs["shape"]
-        assert isinstance(shape, tuple)
-        for dim, extent in enumerate(shape):
-            for axis, layout in call.cuts.get(f"d{dim}", ()):
-                assert isinstance(extent, int)
-                text = part(text, axis, dim, layout, extent, call.op.name)
-        return text
-
-    def entry(self, state: State, type_: Type) -> str:
-        text, cut = "%0", {shard.axis for shard in (state.dims[0] if state.dims else ())}
-        if state.dims and not cut.issuperset(self.batch):
-            raise EmissionPrinted(place="an entry of the batch", cause="it is read whole where ranks have a part of it")
-        for dim, shards in enumerate(state.dims):
-            extent = type_.shape[dim]
-            for shard in shards:
-                if dim == 0 and shard.axis in self.batch:
-                    continue
-                text = part(text, shard.axis, dim, shard.layout, extent, str(state))
-        return text
+    def part(self, text: str, axis: str, dim: int, layout: Layout, extent: int, where: str) -> str:
+        return part(text, axis, dim, layout, extent, where)
 
     def parameter(self, param: Param, state: State, path: str, parted: Sequence[str] = ()) -> str:
         """A parameter or buffer as it is read; along the axes in `parted`, ranks contribute parts of its gradient."""

@@ -7,9 +7,9 @@ from math import prod
 
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.expressions import Writer, called, dim_of, every, one_axis, refuse, value
+from meshwright.backends.printing.writers import own_groups
 from meshwright.backends.torch_.emit.printed.language.expressions import shape_of
 from meshwright.ir.graph.graph import Attr
-from meshwright.ir.sharding.layouts import Uneven
 
 
 def _loss(function: str, *names: str) -> Writer:
@@ -46,13 +46,6 @@ def _norm(function: str) -> Writer:
         return called(f"F.{function}", "%0", value(shape), *every(call)[1:], eps=call.attrs.get("eps", usual))
 
     return write
-
-
-def own_groups(call: LocalOp, groups: int) -> int:
-    """The number of groups on a rank, of so many in all."""
-    if any(isinstance(layout, Uneven) for _, layout in call.cuts.get("g", ())):
-        raise refuse(call.op, "groups in unequal parts")
-    return groups // call.parts.get("g", 1)
 
 
 def _group_norm(call: LocalOp) -> str:

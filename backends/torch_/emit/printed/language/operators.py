@@ -7,10 +7,10 @@ never written out in a view: it is the batch, most often, and a script is for an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.expressions import Writer, called, dim_of, every, refuse, value
+from meshwright.backends.printing.writers import INFIX, always, counted, infix, pair, sliced, unary, where
 from meshwright.backends.torch_.emit.printed.language.attention import attention
 from meshwright.backends.torch_.emit.printed.language.experts import combine, dispatch
 from meshwright.backends.torch_.emit.printed.language.expressions import DTYPE, part, positions, shape_of
@@ -18,65 +18,34 @@ from meshwright.backends.torch_.emit.printed.language.layers import LAYERS
 from meshwright.ir.graph.invocation import written
 
 
-def _unary(function: str) -> Writer:
-    return lambda call: f"{function}(%0)"
-
-
-def _method(text: str) -> Writer:
-    return lambda call: text
-
-
-def _infix(symbol: str) -> Writer:
-    """An infix operator of two operands, or of one and a number."""
-
-    def write(call: LocalOp) -> str:
-        if len(call.given) > 1:
-            return f"%0 {symbol} %1"
-        number = value(call.attrs["scalar"])
-        return f"{number} {symbol} %0" if call.attrs.get("reverse") else f"%0 {symbol} {number}"
-
-    return write
-
-
 def _scaled(symbol: str, function: str) -> Writer:
     def write(call: LocalOp) -> str:
         if "alpha" not in call.attrs:
-            return _infix(symbol)(call)
+            return infix(symbol)(call)
         other = "%1" if len(call.given) > 1 else value(call.attrs["scalar"])
         return called(function, "%0", other, alpha=call.attrs["alpha"])
 
     return write
 
 
-def _pair(function: str, *, tensors: bool = False) -> Writer:
-    """A function of two operands, or of one and a number, where some take tensors only."""
+def _of_tensors(function: str) -> Writer:
+    """A function of two operands, or of one and a number, that takes tensors only."""
 
     def write(call: LocalOp) -> str:
         if len(call.given) > 1:
             return f"{function}(%0, %1)"
         number = value(call.attrs["scalar"])
-        if tensors:
-            return f"{function}(%0, torch.full((), {number}, dtype={DTYPE[call.given[0].dtype]}))"
-        return f"{function}({number}, %0)" if call.attrs.get("reverse") else f"{function}(%0, {number})"
+        return f"{function}(%0, torch.full((), {number}, dtype={DTYPE[call.given[0].dtype]}))"
 
     return write
 
 
 def _divide(call: LocalOp) -> str:
     if "rounding" not in call.attrs:
-        return _infix("/")(call)
+        return infix("/")(call)
     other = "%1" if len(call.given) > 1 else value(call.attrs["scalar"])
     sides = (other, "%0") if call.attrs.get("reverse") else ("%0", other)
     return called("torch.div", *sides, rounding_mode=call.attrs["rounding"])
-
-
-def _where(call: LocalOp) -> str:
-    if len(call.given) == 3:
-        return "torch.where(%0, %1, %2)"
-    number = value(call.attrs["scalar"])
-    if len(call.given) == 1:
-        return f"torch.where(%0, {number}, {value(call.attrs['other'])})"
-    return f"torch.where(%0, {number}, %1)" if call.attrs.get("reverse") else f"torch.where(%0, %1, {number})"
 
 
 def _masked_fill(call: LocalOp) -> str:
@@ -118,15 +87,6 @@ def _expand(call: LocalOp) -> str:
     return f"%0.expand({', '.join(map(str, same))})"
 
 
-def _slice(call: LocalOp) -> str:
-    if call.made[0].shape == call.given[0].shape:
-        return "%0"
-    dim = dim_of(call)
-    start, end, step = (call.attrs.get(name, other) for name, other in (("start", 0), ("end", None), ("step", 1)))
-    run = f"{start or ''}:{'' if end is None else end}" + (f":{step}" if step != 1 else "")
-    return f"%0[{', '.join([':'] * dim + [run])}]"
-
-
 def _split(call: LocalOp) -> str:
     dim = dim_of(call)
     sizes = [type_.shape[dim] for type_ in call.made]
@@ -161,14 +121,8 @@ def _sum(call: LocalOp) -> str:
 
 
 def _mean(call: LocalOp) -> str:
-    dim = call.attrs.get("dim")
-    rank = len(call.given[0].shape)
-    named = dim if isinstance(dim, tuple) else range(rank) if dim is None else (dim,)
-    dims = [d % rank for d in named if isinstance(d, int)]
-    count = prod(call.whole[0].shape[d] for d in dims)
-    if count == prod(call.given[0].shape[d] for d in dims):
-        return _reduced("mean")(call)
-    return f"{_sum(call)} / {count}"
+    count = counted(call)
+    return f"{_sum(call)} / {count}" if count else _reduced("mean")(call)
 
 
 def _along(function: str) -> Writer:
@@ -237,18 +191,14 @@ FUNCTIONS = (
     "neg", "abs", "exp", "expm1", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "log", "log2", "log1p", "sin",
     "cos", "erf", "sign", "floor", "ceil", "round", "bitwise_not", "logical_not", "isnan", "isinf", "relu",
 )  # fmt: skip
-INFIX = {
-    "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
-}  # fmt: skip
 
 WRITERS: Mapping[str, Writer] = {
     **LAYERS,
-    **{name: _unary(f"torch.{name}") for name in FUNCTIONS},
-    **{name: _infix(symbol) for name, symbol in INFIX.items()},
-    **{name: _unary(f"F.{name}") for name in ("silu", "relu6", "hardswish", "hardsigmoid", "mish")},
-    **{name: _pair(f"torch.{name}") for name in ("remainder", "fmod", "logical_and", "logical_or", "logical_xor")},
-    **{name: _pair(f"torch.{name}", tensors=True) for name in ("maximum", "minimum", "atan2")},
+    **{name: unary(f"torch.{name}") for name in FUNCTIONS},
+    **{name: infix(symbol) for name, symbol in INFIX.items()},
+    **{name: unary(f"F.{name}") for name in ("silu", "relu6", "hardswish", "hardsigmoid", "mish")},
+    **{name: pair(f"torch.{name}") for name in ("remainder", "fmod", "logical_and", "logical_or", "logical_xor")},
+    **{name: _of_tensors(f"torch.{name}") for name in ("maximum", "minimum", "atan2")},
     **{name: _like(name) for name in ("zeros_like", "ones_like", "full_like")},
     **{name: _reduced(name) for name in ("amax", "amin", "logsumexp", "argmax", "argmin", "prod", "any", "all")},
     **{name: _reduced(name) for name in ("max", "min")},
@@ -261,7 +211,7 @@ WRITERS: Mapping[str, Writer] = {
     "elu": _with("F.elu", "alpha"),
     "leaky_relu": _with("F.leaky_relu", "negative_slope"),
     "softplus": _with("F.softplus", "beta", "threshold"),
-    "log_sigmoid": _unary("F.logsigmoid"),
+    "log_sigmoid": unary("F.logsigmoid"),
     "clamp": _with("torch.clamp", "min", "max"),
     "cast": _cast,
     "dropout": _with("F.dropout", "p"),
@@ -270,12 +220,12 @@ WRITERS: Mapping[str, Writer] = {
     "add": _scaled("+", "torch.add"),
     "sub": _scaled("-", "torch.sub"),
     "div": _divide,
-    "where": _where,
+    "where": where("torch.where"),
     "masked_fill": _masked_fill,
     "view": _view,
     "permute": lambda call: f"%0.permute{value(call.attrs['perm'])}",
     "expand": _expand,
-    "slice": _slice,
+    "slice": sliced,
     "select": lambda call: f"%0.select({call.attrs['dim']}, {call.attrs['index']})",
     "split": _split,
     "cat": _joined("cat"),
@@ -293,10 +243,10 @@ WRITERS: Mapping[str, Writer] = {
     "argsort": lambda call: called(
         "%0.argsort", dim=call.attrs.get("dim", -1), descending=call.attrs.get("descending", False)
     ),
-    "matmul": _method("%0 @ %1"),
-    "bmm": _method("torch.bmm(%0, %1)"),
+    "matmul": always("%0 @ %1"),
+    "bmm": always("torch.bmm(%0, %1)"),
     "einsum": lambda call: f"torch.einsum({', '.join([value(call.attrs['equation']), *every(call)])})",
-    "grouped_mm": _method("F.grouped_mm(%0, %1, offs=%2)"),
+    "grouped_mm": always("F.grouped_mm(%0, %1, offs=%2)"),
     "attention": attention,
     "adaptive_avg_pool2d": lambda call: f"F.adaptive_avg_pool2d(%0, {value(call.attrs['output_size'])})",
     "dispatch": dispatch,

@@ -1,4 +1,4 @@
-"""Moves between ranks, as expressions: their names, and what they say, are alike in all dialects.
+"""What dialects have in common: moves between ranks, as expressions, and a rank's parts of what all are given.
 
 A move is a call of one of the functions that a dialect has for a pair of ways, there and back (`NAMED`), or of `moved`,
 which is given both as functions of steps. Arguments are the value, the ranks, and dimensions.
@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from meshwright.backends.printing.expressions import nested
+from meshwright.backends.printing.expressions import nested, refuse
+from meshwright.backends.printing.items import LocalOp
 from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
+from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.graph import Type
 from meshwright.ir.program.routes import Way
 from meshwright.ir.quoting import literal
-from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.sharding.layouts import Layout
+from meshwright.ir.sharding.placement import Placement, State
 from meshwright.ir.sharding.reshard import Step, after
 
 NAMED = {
@@ -47,15 +50,47 @@ ROWS = (ARRIVE, LEAVE, OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moves(ABC):
-    """The part of a dialect that writes moves."""
+class CommonDialect(ABC):
+    """What dialects have in common: moves, and a rank's parts of constants and of a batch."""
 
     sizes: Mapping[str, int]
     """How many ranks there are along every axis."""
+    batch: tuple[str, ...]
+    """The axes along which a rank is given its part of a batch."""
+    constants: Mapping[str, str]
+    """The expression of every constant, by its law."""
 
     @abstractmethod
     def ranks(self, step: Step) -> str:
         """The ranks that a step is among, as an argument."""
+
+    @abstractmethod
+    def part(self, text: str, axis: str, dim: int, layout: Layout, extent: int, where: str) -> str:
+        """A rank's part of a value that all have, along an axis that cuts a dimension of so many elements."""
+
+    def constant(self, call: LocalOp) -> str:
+        """A rank's part of a constant."""
+        law, shape = str(call.attrs["law"]), call.attrs["shape"]
+        if law not in self.constants:
+            raise refuse(call.op, f"the constant {law}, whose lines are not known")
+        assert isinstance(shape, tuple)
+        text = self.constants[law]
+        for dim, extent in enumerate(shape):
+            for axis, layout in call.cuts.get(f"d{dim}", ()):
+                assert isinstance(extent, int)
+                text = self.part(text, axis, dim, layout, extent, call.op.name)
+        return text
+
+    def entry(self, state: State, type_: Type) -> str:
+        """A rank's part of an input that it is given whole, but for the batch."""
+        text, cut = "%0", {shard.axis for shard in (state.dims[0] if state.dims else ())}
+        if state.dims and not cut.issuperset(self.batch):
+            raise EmissionPrinted(place="an entry of the batch", cause="it is read whole where ranks have a part of it")
+        for dim, shards in enumerate(state.dims):
+            for shard in shards:
+                if dim or shard.axis not in self.batch:
+                    text = self.part(text, shard.axis, dim, shard.layout, type_.shape[dim], str(state))
+        return text
 
     def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
         if not trained:
