@@ -1,7 +1,8 @@
 """Settings for all tests.
 
 HYPOTHESIS_PROFILE=long searches; the default replays the same bounded examples everywhere. torch has one thread: the
-tensors are tiny, and threads that wait for each other cost ten times what they save on a busy machine.
+tensors are tiny, and threads that wait for each other cost ten times what they save on a busy machine. XLA takes its
+quickest way to code, here and in the processes that tests start: what it compiles is run once.
 """
 
 import os
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 torch.set_num_threads(1)
 
 settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
