@@ -45,7 +45,7 @@ def compared(question: Question, profile: str | None, count: int, seed: int, rou
         "question": asdict(question),
         "busy before": before,
         "plans": [
-            {"name": one.name, "predicted": dict(one.seconds), "rounds": of}
+            {"name": one.name, "predicted": dict(one.seconds), "interval": dict(one.interval), "rounds": of}
             for one, of in zip(plans, measured, strict=True)
         ],
         "figures": {name: asdict(figures_of(plans, measured, name)) for name in profiles},
@@ -53,7 +53,7 @@ def compared(question: Question, profile: str | None, count: int, seed: int, rou
 
 
 def figures_of(plans: Sequence[Planned], measured: Sequence[Sequence[float]], profile: str) -> Figures:
-    return figures([one.seconds[profile] for one in plans], measured)
+    return figures([one.seconds[profile] for one in plans], [one.interval[profile] for one in plans], measured)
 
 
 def shown(found: dict[str, Any]) -> str:
@@ -67,7 +67,8 @@ def shown(found: dict[str, Any]) -> str:
     for name, told in found["figures"].items():
         lines.append(
             f"  {name}: tau {told['tau']:+.2f} over {told['pairs']} pairs, regret {told['regret']:.0%}, "
-            f"error {told['error']:.0%}, {told['error_left_out']:.0%} with one factor left out"
+            f"error {told['error']:.0%}, {told['error_left_out']:.0%} with one factor left out, "
+            f"{told['inside']:.0%} inside their intervals"
         )
     return "\n".join(lines)
 
@@ -78,19 +79,21 @@ models of `examples/loop.py` on two ranks of one machine, predicted, emitted, ru
 the share of the processors that something else had when the runs began; where that is much, measurements are of a
 machine that is shared. *tau* is Kendall's, over pairs of plans whose measured difference is beyond noise; *regret*: how
 much longer than the best measured plan the one with the least prediction takes; *error*: of predictions, in the mean;
-*left out*: the same after one common factor, fitted on all other plans."""
+*left out*: the same after one common factor, fitted on all other plans; *inside*: measurements in the interval of
+their prediction."""
 
 
 def page(done: Sequence[dict[str, Any]]) -> str:
     """The figures of all models as a page."""
     lines = ["# The closed loop", "", ABOUT, ""]
-    lines.append("| model | plans | busy before | prices | pairs | tau | regret | error | left out |")
-    lines.append("|---|--:|--:|---|--:|--:|--:|--:|--:|")
+    lines.append("| model | plans | busy before | prices | pairs | tau | regret | error | left out | inside |")
+    lines.append("|---|--:|--:|---|--:|--:|--:|--:|--:|--:|")
     for found in done:
         asked = found["question"]
         model = f"{asked['model']}, {asked['batch']} x {asked['seq']}"
         for name, told in found["figures"].items():
             figures_ = f"{told['tau']:+.2f} | {told['regret']:.0%} | {told['error']:.0%} | {told['error_left_out']:.0%}"
+            figures_ += f" | {told['inside']:.0%}"
             busy = f"{found['busy before']:.0%}"
             lines.append(f"| {model} | {len(found['plans'])} | {busy} | {name} | {told['pairs']} | {figures_} |")
     return "\n".join(lines) + "\n"

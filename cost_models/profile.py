@@ -60,6 +60,10 @@ class StepConstants:
             )
 
 
+BEYOND = 2
+"""How many times as wide an interval is, in its logarithm, for kernels beyond the range of what was measured."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """All constants that prices use."""
@@ -111,6 +115,14 @@ class Profile:
             dtype: table_for(device, self.compute, one, dtype, device.name) for dtype, one in alone.items() if one
         }
         return Times(busy, tables)
+
+    def interval(self, family: str, *, inside: bool) -> tuple[float, float]:
+        """The ends of the interval around a predicted step of this family of plans, as shares of it. It is wider where
+        the plan has kernels that are not `inside` the range of what was measured."""
+        if self.measured is None or not self.measured.spreads:
+            return 1 - self.step.interval, 1 + self.step.interval
+        low, high = self.measured.spread(family)
+        return (low, high) if inside else (low**BEYOND, high**BEYOND)
 
     @property
     def overheads(self) -> Overheads:

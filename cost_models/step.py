@@ -171,17 +171,19 @@ class Step:
             for at, end, before in zip(ran.finish_s, ends, self.before_s(ran), strict=True)
         ]
         last = max(range(len(finish)), key=finish.__getitem__)
-        step_s = finish[last] * self.straggling
+        step_s, provenance = finish[last] * self.straggling, self.provenance()
+        inside = ("kernels", "assumed") not in provenance
+        low, high = self.prices.profile.interval(self.family, inside=inside)
         return Prediction(
             step_time_s=step_s,
-            step_time_low_s=step_s * (1 - self.step.interval),
-            step_time_high_s=step_s * (1 + self.step.interval),
+            step_time_low_s=step_s * low,
+            step_time_high_s=step_s * high,
             tokens_per_s_per_gpu=self.workload.tokens / step_s / self.ranks(),
             mfu=self.model_flops() / (step_s * self.peak_flops_per_s()),
             stages=self.stages(),
             shares=self.shares(last, step_s, ends[last], ran.sending_s[last], ran.release_s[last]),
             traffic=traffic(program, self.prices.cluster, self.ledgers, self.workload),
-            provenance=self.provenance(),
+            provenance=provenance,
         )
 
     def ran(self) -> Simulated:
@@ -194,6 +196,11 @@ class Step:
         return [
             self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
         ]
+
+    @property
+    def family(self) -> str:
+        """The family of plans that it belongs to (`measured.FAMILIES`)."""
+        return "pipeline" if len(self.program.stages) > 1 else "one stage"
 
     @property
     def straggling(self) -> float:

@@ -5,6 +5,7 @@ tau        Kendall's, over pairs whose measured difference is beyond noise: the 
 regret     how much longer than the best measured plan the one with the least prediction takes
 error      mean |predicted - measured| / measured; and the same after one common factor was taken out, fitted on
            all other plans
+inside     the share of measurements that lie in the interval of their prediction
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ class Figures:
     regret: float
     error: float
     error_left_out: float
+    inside: float
 
 
-def figures(predicted: Sequence[float], rounds: Sequence[Sequence[float]]) -> Figures:
+def figures(
+    predicted: Sequence[float], intervals: Sequence[tuple[float, float]], rounds: Sequence[Sequence[float]]
+) -> Figures:
     """The figures of a profile; `rounds` are the measured seconds of each plan, round by round."""
     measured = [median(of) for of in rounds]
     signs = list(_signs(predicted, rounds))
@@ -42,6 +46,7 @@ def figures(predicted: Sequence[float], rounds: Sequence[Sequence[float]]) -> Fi
         regret=measured[picked] / min(measured) - 1,
         error=fmean(abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)),
         error_left_out=fmean(_left_out(predicted, measured)),
+        inside=fmean(low <= m <= high for (low, high), m in zip(intervals, measured, strict=True)),
     )
 
 

@@ -56,10 +56,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan with its price under each profile, and the script that was written for it."""
+    """A plan with its price under each profile, and the interval around it, and the script that was written for it."""
 
     name: str
     seconds: Mapping[str, float]
+    interval: Mapping[str, tuple[float, float]]
     script: Path
 
 
@@ -86,8 +87,10 @@ def planned(
         written_by = backend(setting.target.target)
         assert written_by is not None
         written_by.emit(one.subject, at).write(at)
-        seconds = {profile: price(one.subject.program).step_time_s for profile, price in evaluators.items()}
-        plans.append(Planned(name=name, seconds=seconds, script=at / "train.py"))
+        said = {profile: price(one.subject.program) for profile, price in evaluators.items()}
+        seconds = {profile: of.step_time_s for profile, of in said.items()}
+        interval = {profile: (of.step_time_low_s, of.step_time_high_s) for profile, of in said.items()}
+        plans.append(Planned(name=name, seconds=seconds, interval=interval, script=at / "train.py"))
     return plans
 
 

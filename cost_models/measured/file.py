@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from meshwright.cost_models.collectives.curves import Curve
 from meshwright.cost_models.measured.measured import (
+    FAMILIES,
     AttentionTime,
     Busy,
     Identity,
@@ -21,12 +22,13 @@ from meshwright.cost_models.measured.measured import (
     ProductTime,
     Shape4,
     Shape7,
+    Spread,
     StreamTime,
 )
 from meshwright.ir.errors import BadQuantity, ProfileBroken, ProfileUnreadable
 from meshwright.ir.files.schema import Amount, Count, FileForm, Name, OneOf, Parsed, Positive, Some, Table, Tuple
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def _day(text: str) -> str:
@@ -105,6 +107,15 @@ class OverheadsTable(Table):
     step_s: Amount
 
 
+class SpreadTable(Table):
+    """How far whole steps of one family of plans are from what is predicted of them."""
+
+    family: Annotated[str, OneOf(FAMILIES)]
+    plans: Count
+    low: Positive
+    high: Positive
+
+
 class MeasuredTable(Table):
     """A profile file."""
 
@@ -117,6 +128,7 @@ class MeasuredTable(Table):
     covered: Amount
     slowdown: Amount
     overheads: OverheadsTable
+    spreads: Tuple[SpreadTable]
     busy: Annotated[Tuple[BusyTable], Some]
     collectives: Tuple[CurveTable]
 
@@ -164,6 +176,7 @@ def _made(table: MeasuredTable) -> Measured:
         covered=table.covered,
         slowdown=table.slowdown,
         overheads=Overheads(**dict(table.overheads)),
+        spreads=tuple(Spread(**dict(one)) for one in table.spreads),
         busy=tuple(
             Busy(
                 ranks=one.ranks,
@@ -232,6 +245,7 @@ def measured_to_json(found: Measured) -> dict[str, Any]:
         "covered": found.covered,
         "slowdown": found.slowdown,
         "overheads": asdict(found.overheads),
+        "spreads": [asdict(one) for one in found.spreads],
         "busy": [_busy_to_json(one) for one in found.busy],
         "collectives": [
             {

@@ -156,6 +156,30 @@ class Overheads:
 
 
 NO_OVERHEADS = Overheads()
+FAMILIES = ("one stage", "pipeline")
+"""Families of plans whose predictions are off alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far whole steps of one family of plans are from what is predicted of them.
+
+    - Quantiles of measured over predicted seconds, of plans that the prediction was not fitted on; the prediction
+      itself lies between them.
+    """
+
+    family: str
+    plans: int
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES or self.plans < 1 or not 0 < self.low <= 1 <= self.high:
+            raise BadQuantity(
+                place=f"the spread of plans of {self.family}",
+                cause=f"{self.low} to {self.high}, of {self.plans} plans",
+                fix="calibrate again",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,16 +204,25 @@ class Measured:
     busy: tuple[Busy, ...]
     curves: tuple[Curve, ...]
     overheads: Overheads = NO_OVERHEADS
+    spreads: tuple[Spread, ...] = ()
+    """Of each family of plans that whole steps were measured of."""
 
     def __post_init__(self) -> None:
-        ranks = [one.ranks for one in self.busy]
-        if not ranks or ranks != sorted(set(ranks)) or not (0 <= self.covered <= 1 and self.slowdown >= 0):
+        ranks, families = [one.ranks for one in self.busy], [one.family for one in self.spreads]
+        usual = ranks == sorted(set(ranks)) and len(families) == len(set(families))
+        if not ranks or not usual or not (0 <= self.covered <= 1 and self.slowdown >= 0):
             raise BadQuantity(
                 place=f"profile {self.name}",
-                cause=f"busy ranks {ranks}, covered {self.covered}, slowdown {self.slowdown}",
+                cause=f"busy ranks {ranks}, spreads {families}, covered {self.covered}, slowdown {self.slowdown}",
                 fix="calibrate again",
             )
 
     def with_ranks(self, ranks: int) -> Busy:
         """The measurements with so many busy ranks, or the nearest number, the larger one first."""
         return min(self.busy, key=lambda one: (abs(log(one.ranks / ranks)), -one.ranks))
+
+    def spread(self, family: str) -> tuple[float, float]:
+        """The ends of the interval of a family, as shares of the prediction: those of all families where nothing of
+        this one was measured; the prediction itself where nothing was."""
+        known = [one for one in self.spreads if one.family == family] or self.spreads
+        return min((one.low for one in known), default=1.0), max((one.high for one in known), default=1.0)

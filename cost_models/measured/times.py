@@ -1,7 +1,8 @@
 """Seconds of kernels by measurement: a kernel's own time where it was measured, else one made from those near it.
 
     product     its own; inside the hull by kriging over the law of products (`compute.gemm_table`), outside by the law,
-                as far from it as at the nearest place of the hull; several groups as so many products
+                as far from it as at the nearest place of the hull, and is called assumed; several groups as so many
+                products
     attention   seconds per visible FLOP, the geometric mean over the `NEAREST` measured cases (by log2 of sequences
                 and width), each weighed by its inverse distance
     stream      linear in log bytes between neighbours; below the least by its time, above the largest by its rate
@@ -19,7 +20,7 @@ from bisect import bisect_left
 from math import exp, log, log2
 
 from meshwright.cost_models.compute.attention import visible_share
-from meshwright.cost_models.compute.gemm_table import Shape, Table
+from meshwright.cost_models.compute.gemm_table import Table
 from meshwright.cost_models.hardware.quantity import Kind
 from meshwright.cost_models.measured.measured import AttentionTime, Busy, Shape7
 
@@ -45,11 +46,11 @@ class Times:
         if exact is not None:
             return exact, "measured"
         table = self.tables.get(dtype)
-        return None if table is None else (groups * self._one(table, (m, n, k)), "fitted")
-
-    def _one(self, table: Table, shape: Shape) -> float:
-        exact, inside = table.exact_s(shape), table.interpolated_s(shape)
-        return exact or inside or table.beyond_s(shape)
+        if table is None:
+            return None
+        shape = (m, n, k)
+        inside = table.exact_s(shape) or table.interpolated_s(shape)
+        return (groups * inside, "fitted") if inside else (groups * table.beyond_s(shape), "assumed")
 
     def product_least(self, dtype: str, groups: int, m: int, n: int, k: int) -> Answer | None:
         """The least seconds of a product in whatever parts."""

@@ -197,10 +197,11 @@ def test_what_no_calibration_writes_is_refused(tmp_path: Path) -> None:
     row = busy[0]["products"][0]
     for told in (
         changed(made="yesterday"),
-        changed(format_version=2),
+        changed(format_version=1),
         changed(covered=1.5),
         changed(more=1),
         changed(busy=[]),
+        changed(spreads=[{"family": "pipeline", "plans": 3, "low": 1.1, "high": 1.2}]),
         changed(busy=busy[::-1]),
         changed(busy=[{**busy[0], "products": [{**row, "shape": [1, 2, 3]}]}]),
         changed(busy=[{**busy[0], "products": [row, row]}]),

@@ -71,7 +71,17 @@ def test_values_are_found_from_the_steps_that_follow_from_them(plans: list[Plan]
     assert found.busy[-1].scale == pytest.approx(1.7, rel=0.1)
     assert found.overheads.weights_s == pytest.approx(2e-3, rel=0.1)
     assert found.busy[0] == hand().busy[0]
+    assert {one.family: one.plans for one in found.spreads} == {"one stage": 8, "pipeline": 5}
+    assert all(0.9 < one.low <= 1 <= one.high < 1.1 for one in found.spreads)
     assert fitted(hand(), [], []) == hand()
+
+
+def test_intervals_hold_what_the_fit_has_not_seen(plans: list[Plan]) -> None:
+    """One kind of plan in three is half as slow again as any fit would have it: its family's interval says so."""
+    seconds = residuals._prices(with_values(hand(), np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-3])), plans)
+    odd = np.array([1.5 if "gpipe" in plan.case.words[1] else 1.0 for plan in plans])
+    spreads = {one.family: one for one in fitted(hand(), plans, list(seconds * odd)).spreads}
+    assert spreads["pipeline"].high > 1.2
 
 
 def test_the_least_squares_are_not_negative() -> None:

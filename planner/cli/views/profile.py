@@ -26,6 +26,10 @@ def show(found: Measured, path: str) -> None:
     console.print(shown)
     console.print(f"hull: {found.busy[-1].hull()}")
     console.print()
+    for spread in found.spreads:
+        console.print(
+            f"plans of {one.family}: steps take {spread.low:.2f} to {spread.high:.2f} of what is predicted ({one.plans})"
+        )
     if found.curves:
         shown = new_table("collectives", "kind", "ranks", "library", "from", "to", "least", "rate of the largest")
         for curve in found.curves:
