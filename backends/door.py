@@ -111,14 +111,19 @@ class Measurer(Protocol):
         """The same as one of the ranks that a launcher started."""
 
 
+MEASURED: tuple[str, ...] = tuple(target for data in _DATA.values() for target in data.MEASURED)
+"""Targets whose machines can be measured."""
+
+
 def measurer(target: str) -> Measurer:
     """What measures this machine for a target."""
     for name, data in _DATA.items():
         if target in data.MEASURED:
             found: Measurer = import_module(f"meshwright.backends.{name}.measure.door")
             return found
-    ways = ", ".join(target for data in _DATA.values() for target in data.MEASURED)
-    raise MeasuringUnknown(place=f"target {target}", cause="nothing measures for it", fix=f"use one of {ways}")
+    raise MeasuringUnknown(
+        place=f"target {target}", cause="nothing measures for it", fix=f"use one of {', '.join(MEASURED)}"
+    )
 
 
 def backend(target: str) -> Backend | None:

@@ -34,7 +34,7 @@ SHIPPED, CALIBRATED = "shipped", "calibrated"
 
 def compared(question: Question, profile: str | None, count: int, seed: int, rounds: int, steps: int) -> dict[str, Any]:
     """All that is found of one model, as data."""
-    profiles = {SHIPPED: None} | ({} if profile is None else {CALIBRATED: profile})
+    profiles = {SHIPPED: "published"} | ({} if profile is None else {CALIBRATED: profile})
     with tempfile.TemporaryDirectory() as folder:
         plans = planned(question, profiles, count, seed, Path(folder))
         before = busy_share()

@@ -20,7 +20,7 @@ from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.frontends.door import load_model
 from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.answer.solve import space_of
-from meshwright.planner.question.ask import profile_of
+from meshwright.planner.question.ask import SHIPPED, profile_of
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Folds, Setting, target_of
@@ -46,8 +46,8 @@ class Case:
     """Whether groups roll on into the next step (`meshwright.ir.target.workload.Stack`)."""
     margin: float | None = None
     """Share of memory that is left free; None: as the profile has it."""
-    profile: str | None = None
-    """The file of a profile; None: the shipped one."""
+    profile: str = SHIPPED
+    """The file of a profile, or the shipped one."""
 
     def __str__(self) -> str:
         rolling = ", rolling" if self.rolling else ""
@@ -69,7 +69,8 @@ class Opened:
 
 def opened(case: Case, constraints: Constraints | None = None) -> Opened:
     """The setting and the space of a case."""
-    profile, cluster = profile_of(case.profile), read_cluster(case.cluster)
+    cluster = read_cluster(case.cluster)
+    profile = profile_of(case.profile, cluster)
     if case.margin is not None:
         profile = replace(profile, memory=replace(profile.memory, margin_share=case.margin))
     stack = replace(stack_named(case.stack), rolling=case.rolling)

@@ -6,6 +6,7 @@
 |---|---|
 | `cases` | what is measured: a grid, and what a model runs |
 | `machine` | which machine this is, and whether it is idle |
+| `kept` | where profiles are kept, and which is this machine's |
 | `samples` | raw samples in a file that grows by lines, is compacted whole, and taken up again |
 | `fit` | samples as times, curves and constants |
 | `run` | all of it in order |

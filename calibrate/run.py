@@ -17,13 +17,12 @@ from meshwright.backends.door import Measurer, measurer
 from meshwright.backends.measuring import Sample, Told
 from meshwright.calibrate.cases import Asked, cases, expected_s
 from meshwright.calibrate.fit import fitted, missing
-from meshwright.calibrate.machine import check_idle, identity
+from meshwright.calibrate.kept import this_machine
+from meshwright.calibrate.machine import check_idle
 from meshwright.calibrate.samples import Found, compacted, header, replaced, taken_up, whole
 from meshwright.cost_models.measured.file import measured_text
 from meshwright.cost_models.measured.measured import Identity, Measured
 
-DEVICE = "CPU"
-"""What the ranks of a local target are."""
 PATIENCE = 5.0
 """How many times the expected time ranks may take before they are ended."""
 
@@ -48,7 +47,7 @@ class Calibration:
         return self.out.with_name(f"{self.out.name}.samples.jsonl")
 
     def identity(self) -> Identity:
-        return identity(DEVICE, self.measured_by.libraries(), self.asked.threads)
+        return this_machine(self.target, self.asked.threads)
 
     @property
     def alone(self) -> bool:

@@ -41,15 +41,15 @@ class Question:
     batch: int
     seq: int
 
-    def argv(self, profile: str | None) -> list[str]:
+    def argv(self, profile: str) -> list[str]:
         asked = {"cluster": f"cpu:{self.ranks}", "global-batch": self.batch, "seq": self.seq, "dtype": "fp32"}
-        asked |= {"target": "torch-gloo"} | ({} if profile is None else {"profile": profile})
+        asked |= {"target": "torch-gloo", "profile": profile}
         return [
             f"{MODELS}:{self.model}",
             *(word for name, value in asked.items() for word in (f"--{name}", str(value))),
         ]
 
-    def ask(self, profile: str | None) -> tuple[Ask, Namespace]:
+    def ask(self, profile: str) -> tuple[Ask, Namespace]:
         args = build_parser().parse_args(with_verb(self.argv(profile), VERBS))
         return read_asked(args)[0], args
 
@@ -71,9 +71,7 @@ class _Candidate:
     subject: Subject
 
 
-def planned(
-    question: Question, profiles: Mapping[str, str | None], count: int, seed: int, folder: Path
-) -> list[Planned]:
+def planned(question: Question, profiles: Mapping[str, str], count: int, seed: int, folder: Path) -> list[Planned]:
     """So many plans of a question, written into a folder, and those that `plan` finds under each profile."""
     asks = {name: question.ask(path) for name, path in profiles.items()}
     ask, setting = asks[_last(profiles)][0].loaded()
@@ -94,7 +92,7 @@ def planned(
     return plans
 
 
-def _last(profiles: Mapping[str, str | None]) -> str:
+def _last(profiles: Mapping[str, str]) -> str:
     return list(profiles)[-1]
 
 
@@ -132,7 +130,7 @@ def _picked(candidates: Sequence[_Candidate], price: Evaluator, count: int) -> l
 
 
 def _free(
-    question: Question, profiles: Mapping[str, str | None], setting: Setting, ask: Ask
+    question: Question, profiles: Mapping[str, str], setting: Setting, ask: Ask
 ) -> Iterator[tuple[str, _Candidate]]:
     """What `plan` finds under each profile."""
     for name, path in profiles.items():

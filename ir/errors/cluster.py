@@ -199,5 +199,11 @@ class ProfileElsewhere(ClusterError):
     code = "MW6042"
 
 
+class ProfilesUnlike(ClusterError):
+    """Profiles that are to be joined are of several machines, or of other versions of their libraries."""
+
+    code = "MW6043"
+
+
 def _rebuild_faults(faults: tuple[MeshwrightError, ...], place: str) -> ClusterFaults:
     return ClusterFaults(faults, place=place)

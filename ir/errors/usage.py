@@ -63,3 +63,9 @@ class ConfigLineBad(UsageError):
     """A line of --configs that is no JSON object. The other lines are priced all the same."""
 
     code = "MW8009"
+
+
+class ArgumentsMissing(UsageError):
+    """An action of a verb that takes other arguments than are given."""
+
+    code = "MW8010"

@@ -161,7 +161,10 @@ def add_workload(parser: ArgumentParser, target: str | None = "any") -> None:
 def add_profile(parser: ArgumentParser) -> None:
     """Add --profile."""
     parser.add_argument(
-        "--profile", metavar="FILE", help="what `plan calibrate` measured there (default: the shipped prices)"
+        "--profile",
+        metavar="FILE",
+        help="what `plan calibrate` measured there; `published`: the shipped prices (default: what was measured of "
+        "this machine, for its own devices)",
     )
 
 
@@ -342,19 +345,19 @@ def calibrate(parser: ArgumentParser) -> None:
     add("--plan-only", action="store_true", help="list the cases and about how long they take, and measure nothing")
     add("--force", action="store_true", help="measure though something else runs, which the profile will say")
     add("--name", metavar="NAME", help="of the profile (default: what --out is called)")
-    add(
-        "--out",
-        default="profile.json",
-        metavar="FILE",
-        help="write the profile there, with its samples beside it (default: %(default)s)",
-    )
+    add("--out", metavar="FILE", help="write the profile there, samples beside it (default: where plans look for it)")
     add("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
 def profile(parser: ArgumentParser) -> None:
     """``plan profile``."""
-    parser.add_argument("action", choices=("show", "list"), help="show: what one holds; list: those in a folder")
-    parser.add_argument("path", metavar="PATH", nargs="?", default=".", help="a profile, or a folder (default: .)")
+    parser.add_argument(
+        "action",
+        choices=("show", "list", "merge", "diff"),
+        help="show: what one holds; list: those in a folder; merge: several of one machine as one; diff: two of them",
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="profiles, or a folder (default: those that are kept)")
+    parser.add_argument("--out", metavar="FILE", help="where merge writes")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 

@@ -11,6 +11,7 @@ from argparse import Namespace
 from dataclasses import dataclass, field, replace
 
 from meshwright.backends.door import usual_target
+from meshwright.calibrate.kept import kept_for, unlike
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.measured.file import load_measured
@@ -102,7 +103,7 @@ def asked(args: Namespace) -> Ask:
         pins = Pins(mbs=args.micro_batch).over(pins)
     target, cluster = target_of(args.target or ASSUMED), read_cluster(args.cluster)
     precision, notes = precision_of(args.dtype, cluster)
-    profile = profile_of(args.profile)
+    profile = profile_of(args.profile, cluster)
     profile.check_of(cluster)
     return Ask(
         model=args.model,
@@ -135,9 +136,17 @@ def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, .
     return usual, (f"precision {usual} instead of {USUAL[0]}, which {without} has no matrix peak for",)
 
 
-def profile_of(path: str | None) -> Profile:
-    """The profile of a file; None: the shipped one."""
-    return published() if path is None else calibrated(load_measured(path))
+SHIPPED = "published"
+"""What --profile says for the shipped prices."""
+
+
+def profile_of(path: str | None, cluster: Cluster) -> Profile:
+    """The profile of a file. None: what was measured of this machine, where ranks are devices of its kind; else the
+    shipped one."""
+    if path is None:
+        kept = kept_for(tuple(pool.device.name for pool in cluster.pools))
+        return published() if kept is None else calibrated(load_measured(kept))
+    return published() if path == SHIPPED else calibrated(load_measured(path))
 
 
 def said_of(profile: Profile, cluster: Cluster) -> tuple[str, ...]:
@@ -147,6 +156,8 @@ def said_of(profile: Profile, cluster: Cluster) -> tuple[str, ...]:
         return ()
     forced = ", while something else was running" if found.forced else ""
     told = [f"prices are of profile {found.name}, measured {found.made}{forced}: {found.identity}"]
+    if another := unlike(found.identity):
+        told.append(f"that was measured elsewhere: {another}")
     for pool in cluster.pools:
         ranks = found.with_ranks(pool.gpus_per_host).ranks
         if pool.device.name == found.identity.device and ranks != pool.gpus_per_host:

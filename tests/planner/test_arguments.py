@@ -112,11 +112,11 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "plan_only": False,
             "force": False,
             "name": None,
-            "out": "profile.json",
+            "out": None,
             "json": False,
         },
     ),
-    "profile": (["show"], {"action": "show", "path": ".", "json": False}),
+    "profile": (["show"], {"action": "show", "paths": [], "out": None, "json": False}),
     "schema": (["plan"], {"kind": "plan"}),
 }
 

@@ -35,7 +35,7 @@ from meshwright.cost_models.measured.measured import Measured, Overheads, Spread
 from meshwright.cost_models.profile import calibrated
 from meshwright.ir.errors import EnvironmentFault, MeshwrightError
 from meshwright.ir.program.program import Program
-from meshwright.planner.question.ask import Ask, asked
+from meshwright.planner.question.ask import SHIPPED, Ask, asked
 from meshwright.planner.question.pins import fill, parse
 from meshwright.planner.question.pricing import Setting
 from meshwright.planner.search.emittable import subject_of
@@ -110,8 +110,15 @@ def _plans(by: Measurer, ranks: int, threads: int, folder: Path) -> Iterator[Pla
 
 
 def _ask(model: str, batch: int, seq: int, ranks: int) -> Ask:
-    usual: dict[str, Any] = dict.fromkeys(("micro_batch", "stack", "style", "recipe", "profile"))
-    usual |= {"cluster": f"cpu:{ranks}", "fix": [], "optimizer": "adamw", "imbalance": 1.0, "seed": 0}
+    usual: dict[str, Any] = dict.fromkeys(("micro_batch", "stack", "style", "recipe"))
+    usual |= {
+        "profile": SHIPPED,
+        "cluster": f"cpu:{ranks}",
+        "fix": [],
+        "optimizer": "adamw",
+        "imbalance": 1.0,
+        "seed": 0,
+    }
     usual |= {"model": model, "global_batch": batch, "seq": seq, "dtype": "fp32", "target": "torch-gloo"}
     return asked(Namespace(**usual, verb="calibrate"))
 

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from meshwright.backends.measuring import Case
 from meshwright.calibrate.cases import Asked, cases, expected_s
+from meshwright.calibrate.kept import path_of, this_machine
 from meshwright.calibrate.run import Calibration
 from meshwright.cost_models.measured.file import measured_to_json
 from meshwright.planner.answer.measured.kernels import kernels_of
@@ -31,7 +32,7 @@ def run(args: Namespace) -> int:
         quick=args.quick,
         kernels=() if args.model is None else tuple(one for dtype in dtypes for one in kernels_of(args, dtype)),
     )
-    out = Path(args.out)
+    out = Path(args.out) if args.out else path_of(this_machine(args.target, args.threads))
     calibration = Calibration(asked=asked, target=args.target, out=out, name=args.name or out.stem, force=args.force)
     listed = cases(asked)
     if args.plan_only:
@@ -39,6 +40,7 @@ def run(args: Namespace) -> int:
         return 0
     with Progress(sys.stderr, len(listed)) as progress:
         try:
+            out.parent.mkdir(parents=True, exist_ok=True)
             found = calibration.run(progress)
             if found is not None and calibration.alone:
                 progress.stage("whole steps of reference models")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
 from meshwright.cost_models.measured.measured import Measured
+from meshwright.cost_models.measured.several import Difference
 from meshwright.planner.cli.views.tables import new_console, new_table
 from meshwright.planner.plan.units import bytes_per_s, flops_per_s, nbytes, percent, seconds
 
@@ -27,9 +29,8 @@ def show(found: Measured, path: str) -> None:
     console.print(f"hull: {found.busy[-1].hull()}")
     console.print()
     for spread in found.spreads:
-        console.print(
-            f"plans of {one.family}: steps take {spread.low:.2f} to {spread.high:.2f} of what is predicted ({one.plans})"
-        )
+        ends = f"{spread.low:.2f} to {spread.high:.2f}"
+        console.print(f"plans of {spread.family}: steps take {ends} times what is predicted ({spread.plans} measured)")
     if found.curves:
         shown = new_table("collectives", "kind", "ranks", "library", "from", "to", "least", "rate of the largest")
         for curve in found.curves:
@@ -38,6 +39,18 @@ def show(found: Measured, path: str) -> None:
             shown.add_row(curve.kind, str(curve.ranks), curve.libraries[0], *sizes)
         console.print(shown)
         console.print(f"compute beside collectives: slower by {percent(found.slowdown)} of what these take alone")
+
+
+def show_differences(one: Measured, other: Measured, found: Sequence[Difference]) -> None:
+    """Print how two profiles differ."""
+    console = new_console()
+    console.print(f"a  {row(one.name, one)}")
+    console.print(f"b  {row(other.name, other)}")
+    shown = new_table("seconds of b over those of a", "what", "ranks", "in both", "mean", "least", "largest")
+    for each in found:
+        ratios = (f"{ratio:.2f}" for ratio in (each.mean, each.least, each.largest))
+        shown.add_row(each.what, str(each.ranks), str(each.count), *ratios)
+    console.print(shown if found else "nothing was measured in both")
 
 
 def row(path: str, found: Measured) -> str:
