@@ -37,8 +37,9 @@ LOCAL = tuple(_LOCAL.values())
 class Backend(Protocol):
     """The writer and runner of plans' code for the targets of one framework."""
 
-    def on_hosts(self, target: str) -> bool:
-        """Whether the target's ranks are devices of hosts, which have to be started one by one."""
+    def on_hosts(self, target: str, seats: Sequence[Seat]) -> bool:
+        """Whether the target's ranks are those of the cluster, whose hosts have to be started one by one; else they are
+        processes of one machine."""
 
     def check_software(self, workload: Workload, target: str, style: str) -> None:
         """Refuse a stack or an optimizer that no code is written for, whatever the plan."""

@@ -8,10 +8,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The place of a rank of the cluster: its host by number, its GPU, and the adapters of that host."""
+    """The place of a rank of the cluster: its host by number, its device, and the adapters of that host."""
 
     host: int
+    device: str
+    """What a rank is: `CPU`, or the name of a GPU."""
     gpu: int
+    """Its number on the host."""
     nic: int
     """The adapter that serves this GPU, -1 if the host has none."""
     network: str

@@ -21,7 +21,7 @@ OLDEST = (0, 10)
 """The oldest JAX that scripts were run with."""
 
 
-def on_hosts(target: str) -> bool:
+def on_hosts(target: str, seats: Sequence[Seat]) -> bool:
     """Those of host devices are parts of one process."""
     return TARGETS[target].device != "cpu"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.backends.results import Alone, Files, Verified
+from meshwright.backends.results import Alone, Files, Seat, Verified
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.capabilities import DEVICE
 from meshwright.backends.torch_.emit import emit
@@ -21,9 +21,11 @@ from meshwright.backends.torch_.emit.write.script import SCRIPT
 __all__ = ["check_hosts", "check_installed", "check_model", "check_software", "emit", "with_hosts"]
 
 
-def on_hosts(target: str) -> bool:
-    """Whether the target's ranks are GPUs of hosts."""
-    return DEVICE[target] != "cpu"
+def on_hosts(target: str, seats: Sequence[Seat]) -> bool:
+    """Whether the target's ranks are GPUs, or processors of several hosts."""
+    if DEVICE[target] != "cpu":
+        return True
+    return all(seat.device == hosts.PROCESSOR for seat in seats) and len({seat.host for seat in seats}) > 1
 
 
 def how_to_start(files: Files) -> str:

@@ -60,7 +60,7 @@ def seats(cluster: Cluster) -> list[Seat]:
         pool = cluster.pools[at.pool]
         nic = at.slot * pool.ports // pool.gpus_per_host if pool.adapters else -1
         kind = pool.adapters[0].kind if pool.adapters else ""
-        found.append(Seat(host=cluster.host_index(at), gpu=at.slot, nic=nic, network=kind))
+        found.append(Seat(host=cluster.host_index(at), device=pool.device.name, gpu=at.slot, nic=nic, network=kind))
     return found
 
 
@@ -123,8 +123,8 @@ class Emission:
             calls = self.setting.folds.calls_tried(self.model, config.batch)
             subject = subject_of(self.setting, calls, config, decisions)
             self.backend.emit(subject, NOWHERE)
-            if self.backend.on_hosts(decisions.target):
-                self.seats = self.seats or seats(self.cluster)
+            self.seats = self.seats or seats(self.cluster)
+            if self.backend.on_hosts(decisions.target, self.seats):
                 self.backend.check_hosts(decisions.groups, self.seats)
         except MeshwrightError as refusal:
             return refusal

@@ -246,7 +246,7 @@ def test_a_plan_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it is asked about; other plans of a configuration are other questions."""
     printed: list[Any] = []
     monkeypatch.setattr(module, "subject_of", lambda *given: given[-1])
-    backend: Any = SimpleNamespace(emit=lambda subject, folder: printed.append(subject), on_hosts=lambda target: False)
+    backend: Any = SimpleNamespace(emit=lambda subject, folder: printed.append(subject), on_hosts=lambda *_: False)
     setting: Any = SimpleNamespace(folds=SimpleNamespace(calls_tried=lambda *_: None))
     cluster: Any = None
     emission = Emission(backend, setting, "m", cluster, outright=())

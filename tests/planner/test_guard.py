@@ -52,7 +52,7 @@ def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: s
         emit=emit,
         check_software=check,
         check_model=lambda calls: None,
-        on_hosts=lambda target: target == "torch-cuda",
+        on_hosts=lambda target, _: target == "torch-cuda",
         check_hosts=lambda *what: made.orders.append(what),
     )
     monkeypatch.setattr(module, "backend", lambda target: None if target == "any" else made.backend)
@@ -199,7 +199,7 @@ def test_where_ranks_sit() -> None:
     )
     first = [(host, gpu, gpu // 2, "roce") for host in (0, 1) for gpu in range(4)]
     assert seats(cluster) == [
-        Seat(host=host, gpu=gpu, nic=nic, network=network)
+        Seat(host=host, device="A100-80G", gpu=gpu, nic=nic, network=network)
         for host, gpu, nic, network in (*first, (2, 0, 0, "infiniband"), (2, 1, 1, "infiniband"))
     ]
-    assert seats(read_cluster("cpu:2")) == [Seat(host=0, gpu=gpu, nic=-1, network="") for gpu in (0, 1)]
+    assert seats(read_cluster("cpu:2")) == [Seat(host=0, device="CPU", gpu=gpu, nic=-1, network="") for gpu in (0, 1)]

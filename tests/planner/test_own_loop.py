@@ -244,7 +244,7 @@ def emitted(
     monkeypatch.setattr(emit, "tiny", lambda again, folder: done.append("its twin") or subject)
     backend = SimpleNamespace(
         emit=made,
-        on_hosts=door.on_hosts,
+        on_hosts=lambda target, _: target == "torch-cuda",
         with_hosts=lambda files, seats: done.append(str(seats)) or files,
         how_to_start=door.how_to_start,
     )
@@ -292,8 +292,8 @@ def test_where_it_is_started(
     where: str,
 ) -> None:
     monkeypatch.setattr(hosts, "SLURM", "launch.slurm")
-    _, done = emitted(monkeypatch, tmp_path, launch=launch, slurm=slurm, device="torch-cuda", init="meta", tiny=True)
-    assert done == ["its twin", "init 'meta'", "seats of cluster"]
+    _, done = emitted(monkeypatch, tmp_path, launch=launch, slurm=slurm, device="torch-cuda", init="meta")
+    assert done == ["the plan", "init 'meta'", "seats of cluster"]
     assert capsys.readouterr().out.splitlines()[-1] == f"start it {where}: {tmp_path / 'launch.sh'} --steps 10"
 
 

@@ -41,8 +41,9 @@ def run(args: Namespace) -> int:
     files = written_by.emit(subject, folder)
     for said in files.told:
         print(f"note: {said}", file=sys.stderr)  # noqa: T201
-    if written_by.on_hosts(subject.decisions.target):
-        files = written_by.with_hosts(files, seats(again.ask.cluster))
+    places = seats(again.ask.cluster)
+    if not args.tiny and written_by.on_hosts(subject.decisions.target, places):
+        files = written_by.with_hosts(files, places)
     texts = dict(files.texts)
     check_files(folder, texts, force=args.force)
     try:

@@ -272,7 +272,7 @@ def test_a_rank_of_one_program_has_nothing_of_its_own(tmp_path: Path) -> None:
     assert not door.by_rank()
     files = Files((("train.py", ""),), start="train.py")
     assert door.with_hosts(files, []) == files
-    assert not door.on_hosts("jax-cpu")
+    assert not door.on_hosts("jax-cpu", [])
 
 
 def test_programs_are_lowered_as_xla_runs_them_on_cpus() -> None:

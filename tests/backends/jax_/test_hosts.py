@@ -24,7 +24,7 @@ from tests.backends.jax_.planned import ZOO, subject
 from tests.backends.torch_.emitted import unclean
 
 MLP = f"{ZOO}/plain.py:mlp"
-SEATS = [Seat(host=host, gpu=gpu, nic=-1, network="") for host in range(2) for gpu in range(2)]
+SEATS = [Seat(host=host, device="H100-80G", gpu=gpu, nic=-1, network="") for host in range(2) for gpu in range(2)]
 LIMIT_S = 200
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.backends.results import Files, Seat
+from meshwright.backends.torch_ import door
 from meshwright.backends.torch_.emit.write.hosts import check_order, on_hosts, on_several
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import EmissionTarget
@@ -51,7 +52,7 @@ def started(made: Files, folder: Path, **environment: str) -> subprocess.Complet
 
 def test_ranks_are_mapped_to_hosts_gpus_and_adapters() -> None:
     found = seats(read_cluster("2x8xH100"))
-    assert found[11] == Seat(host=1, gpu=3, nic=3, network="infiniband")
+    assert found[11] == Seat(host=1, device="H100-80G", gpu=3, nic=3, network="infiniband")
     made = dict(on_hosts(files([2, 3, 0, 1]), seats(read_cluster("2x2xH100"))).texts)
     rows = json.loads(made["ranks.json"])
     assert [(row["host"], row["gpu"], row["nic"]) for row in rows] == [(1, 0, 0), (1, 1, 1), (0, 0, 0), (0, 1, 1)]
@@ -143,6 +144,28 @@ def test_one_host_needs_no_address(tmp_path: Path) -> None:
     assert "train.sbatch" not in dict(made.texts)
 
 
+def test_processors_of_several_hosts_meet_by_gloo(tmp_path: Path) -> None:
+    """Nothing is asked of GPUs, and no variable of NCCL is set. On one host they are processes of this machine."""
+    (tmp_path / "two.toml").write_text(
+        '[[pool]]\nname = "a"\nhosts = 2\ngpu = "CPU"\ngpus_per_host = 2\n'
+        'nics = [{ kind = "ethernet", gbps = 1, count = 1 }]\n'
+    )
+    places = seats(read_cluster(str(tmp_path / "two.toml")))
+    made = on_hosts(files([0, 1, 2, 3]), places)
+    done = started(made, tmp_path, HEAD="127.0.0.1", NODE_RANK="1")
+    assert "--nnodes 2 --node-rank 1 --nproc-per-node 2 --master-addr 127.0.0.1" in done.stdout
+    launch = dict(made.texts)["launch.sh"]
+    assert "GLOO_SOCKET_IFNAME" in launch
+    assert not any(word in launch for word in ("NCCL", "nvidia", "CUDA"))
+    assert "gpus-per-node" not in dict(made.texts)["train.sbatch"]
+    assert "use_gpu=False" in dict(made.texts)["ray_train.py"]
+    assert set(json.loads(dict(made.texts)["ranks.json"])[0]) == {"cluster_rank", "host", "nic", "rank"}
+    assert door.on_hosts("torch-gloo", places)
+    assert not door.on_hosts("torch-gloo", seats(read_cluster("cpu:2")))
+    assert not door.on_hosts("torch-gloo", seats(read_cluster("2x2xH100")))
+    assert door.on_hosts("torch-cuda", seats(read_cluster("2x2xH100")))
+
+
 def test_slurm_starts_one_task_on_each_host(tmp_path: Path) -> None:
     made = dict(on_hosts(files(list(range(16))), seats(read_cluster("2x8xH100"))).texts)
     assert {"#SBATCH --nodes=2", "#SBATCH --gpus-per-node=8"} <= set(made["train.sbatch"].splitlines())
@@ -197,7 +220,7 @@ def test_a_torch_that_is_too_old_is_refused_where_it_starts(tmp_path: Path) -> N
 
 def seated(*places: tuple[int, int], nic: int = 0, networks: tuple[str, ...] = ("infiniband",) * 9) -> list[Seat]:
     """A rank of the cluster on each host and GPU."""
-    return [Seat(host=host, gpu=gpu, nic=nic, network=networks[host]) for host, gpu in places]
+    return [Seat(host=host, device="H100-80G", gpu=gpu, nic=nic, network=networks[host]) for host, gpu in places]
 
 
 COUNTED: dict[str, tuple[list[Seat], list[str]]] = {

@@ -23,6 +23,17 @@ from meshwright.backends.torch_.emit.write.needed import CHECK
 from meshwright.ir.errors import EmissionTarget
 
 SLURM, RAY = "train.sbatch", "ray_train.py"
+INTERFACE = """\
+# gloo would take the interface of this host's own name; the ranks meet on the one that leads to host 0.
+if [ -z "$GLOO_SOCKET_IFNAME" ] && command -v ip >/dev/null; then
+    head=$(getent ahosts "${HEAD:?}" | awk '{ print $1; exit }')
+    GLOO_SOCKET_IFNAME=$(ip -o addr show to "$head" | awk '{ print $2; exit }')
+    [ -n "$GLOO_SOCKET_IFNAME" ] \\
+        || GLOO_SOCKET_IFNAME=$(ip -o route get "$head" | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p')
+    export GLOO_SOCKET_IFNAME
+fi"""
+PROCESSOR = "CPU"
+"""The device of ranks that are processes, and no GPUs."""
 RAY_TRAIN = '''\
 """Start train.py by Ray Train, from a folder that all hosts have: python {name} --steps 10"""
 
@@ -50,7 +61,7 @@ def work(config: dict[str, Any]) -> None:
 if __name__ == "__main__":
     ray.init(runtime_env={{"env_vars": ENVIRONMENT}})
     # Ray fills one host after the other, and numbers ranks so; which host comes first is its choice.
-    scaling = ScalingConfig(num_workers=RANKS, use_gpu=True, placement_strategy="PACK")
+    scaling = ScalingConfig(num_workers=RANKS, use_gpu={gpus}, placement_strategy="PACK")
     TorchTrainer(work, train_loop_config={{"arguments": sys.argv[1:]}}, scaling_config=scaling).fit()
 '''
 
@@ -88,15 +99,16 @@ ALWAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host of the cluster, and the GPUs of it that have ranks, in the order of these."""
+    """A host of the cluster, and the devices of it that have ranks, in the order of these."""
 
     number: int
+    device: str
     gpus: tuple[int, ...]
 
     @property
     def in_order(self) -> bool:
-        """Whether the host's ranks have its first GPUs, in order."""
-        return self.gpus == tuple(range(len(self.gpus)))
+        """Whether the host's ranks have its first GPUs, in order; processors are all one."""
+        return self.device == PROCESSOR or self.gpus == tuple(range(len(self.gpus)))
 
 
 def on_several(files: Files) -> bool:
@@ -111,14 +123,15 @@ def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
     placed = [seats[row["cluster_rank"]] for row in rows]
     hosts = _hosts(placed)
     for row, seat in zip(rows, placed, strict=True):
-        row.update({"host": seat.host, "gpu": seat.gpu} | ({"nic": seat.nic} if seat.nic >= 0 else {}))
+        gpu = {} if seat.device == PROCESSOR else {"gpu": seat.gpu}
+        row.update({"host": seat.host} | gpu | ({"nic": seat.nic} if seat.nic >= 0 else {}))
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     networks = {seat.network for seat in placed} if len(hosts) > 1 else set()
     network = networks.pop() if len(networks) == 1 else ""
     texts[RANKS] = f"[\n{lines}\n]\n"
     texts[LAUNCH] = "\n".join(_launch(hosts, network)) + "\n"
     if _alike(hosts):
-        texts[RAY] = _ray(len(placed), network)
+        texts[RAY] = _ray(hosts, network)
         if len(hosts) > 1:
             texts[SLURM] = "\n".join(_slurm(hosts)) + "\n"
     return Files(tuple(texts.items()))
@@ -135,7 +148,7 @@ def _hosts(placed: Sequence[Seat]) -> list[Host]:
     known = set[int]()
     for number, seat in enumerate(placed):
         if hosts and hosts[-1].number == seat.host:
-            hosts[-1] = Host(seat.host, (*hosts[-1].gpus, seat.gpu))
+            hosts[-1] = Host(seat.host, seat.device, (*hosts[-1].gpus, seat.gpu))
         elif seat.host in known:
             raise EmissionTarget(
                 place=f"rank {number} on host {seat.host}",
@@ -143,7 +156,7 @@ def _hosts(placed: Sequence[Seat]) -> list[Host]:
                 fix="plan with a cluster of hosts with as many GPUs each",
             )
         else:
-            hosts.append(Host(seat.host, (seat.gpu,)))
+            hosts.append(Host(seat.host, seat.device, (seat.gpu,)))
             known.add(seat.host)
     return hosts
 
@@ -157,7 +170,8 @@ def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
     ranks = sum(len(one.gpus) for one in hosts)
     yield "#!/bin/sh"
     if len(hosts) == 1:
-        yield f"# Start train.py on {ranks} GPUs of this host. Arguments are handed on: ./launch.sh --steps 10"
+        what = "GPUs" if _have_gpus(hosts) else "ranks"
+        yield f"# Start train.py on {ranks} {what} of this host. Arguments are handed on: ./launch.sh --steps 10"
     else:
         yield f"# Start this host's ranks of train.py, which has {ranks}. On every host, with its number:"
         yield f"#   HEAD=<address of host 0> NODE_RANK=<0 to {len(hosts) - 1}> ./launch.sh --steps 10"
@@ -167,12 +181,15 @@ def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
     yield 'cd "$(dirname "$0")" || exit 1'
     yield from CHECK.splitlines()
     yield from _each(hosts)
-    yield "found=$(nvidia-smi -L | wc -l)"
-    yield 'if [ "$found" -lt "$each" ]; then'
-    yield '    echo "ranks.json has $each ranks on this host, which has $found GPUs: plan for such hosts" >&2'
-    yield "    exit 1"
-    yield "fi"
-    for name, value, why in (*VARIABLES.get(network, ()), *ALWAYS):
+    if _have_gpus(hosts):
+        yield "found=$(nvidia-smi -L | wc -l)"
+        yield 'if [ "$found" -lt "$each" ]; then'
+        yield '    echo "ranks.json has $each ranks on this host, which has $found GPUs: plan for such hosts" >&2'
+        yield "    exit 1"
+        yield "fi"
+    elif len(hosts) > 1:
+        yield from INTERFACE.splitlines()
+    for name, value, why in _told(hosts, network):
         yield f"# {why[0].upper()}{why[1:]}."
         yield f'export {name}="${{{name}:-{value}}}"'
     yield "# Ranks share the cores of a host; torchrun would give each one."
@@ -183,6 +200,15 @@ def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
     else:
         yield f'    --nnodes {len(hosts)} --node-rank "${{NODE_RANK:?}}" --nproc-per-node "$each" \\'
         yield '    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" train.py "$@"'
+
+
+def _have_gpus(hosts: Sequence[Host]) -> bool:
+    return any(host.device != PROCESSOR for host in hosts)
+
+
+def _told(hosts: Sequence[Host], network: str) -> tuple[tuple[str, str, str], ...]:
+    """Variables of the environment; those of NCCL and CUDA say nothing to processors."""
+    return (*VARIABLES.get(network, ()), *ALWAYS) if _have_gpus(hosts) else ()
 
 
 def _each(hosts: Sequence[Host]) -> Iterator[str]:
@@ -205,10 +231,11 @@ def _each(hosts: Sequence[Host]) -> Iterator[str]:
         yield 'export CUDA_VISIBLE_DEVICES="$gpus"'
 
 
-def _ray(ranks: int, network: str) -> str:
-    told = (*VARIABLES.get(network, ()), *ALWAYS)
+def _ray(hosts: Sequence[Host], network: str) -> str:
+    ranks, gpus = sum(len(host.gpus) for host in hosts), _have_gpus(hosts)
+    told = _told(hosts, network)
     environment = "".join(f'\n    # {why}\n    "{name}": "{value}",' for name, value, why in told)
-    return RAY_TRAIN.format(name=RAY, ranks=ranks, environment=f"{environment}\n")
+    return RAY_TRAIN.format(name=RAY, ranks=ranks, gpus=gpus, environment=f"{environment}\n")
 
 
 def _slurm(hosts: Sequence[Host]) -> Iterator[str]:
@@ -218,7 +245,8 @@ def _slurm(hosts: Sequence[Host]) -> Iterator[str]:
     yield "#SBATCH --job-name=train"
     yield f"#SBATCH --nodes={len(hosts)}"
     yield "#SBATCH --ntasks-per-node=1"
-    yield f"#SBATCH --gpus-per-node={each}"
+    if _have_gpus(hosts):
+        yield f"#SBATCH --gpus-per-node={each}"
     yield "#SBATCH --exclusive"
     yield 'cd "$SLURM_SUBMIT_DIR" || exit 1'
     yield 'HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
