@@ -11,7 +11,7 @@ in, unless that is a sum, and those that its readers take it in, if all of them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
 from meshwright.ir.graph.fold import FromInput, Segment
 from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot, Ring
+from meshwright.ir.rules.base import Engine
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
 from meshwright.ir.sharding.placement import Placement
@@ -205,7 +206,7 @@ class Shardings:
     def check(self) -> None:
         """Refuse micro-batches that do not add up, and what tables cannot say: axes with several uses, rings, shards
         in another order; values that are moved where no equation of the traced loss makes them, in several steps, or to
-        several placements in which readers take them."""
+        several placements in which readers take them; and what XLA cannot cut."""
         accumulation.check(self.subject, self.data)
         if used := mixed_uses(self.subject.decisions, self.subject.fold):
             raise EmissionModule(
@@ -231,6 +232,18 @@ class Shardings:
                     continue
                 raise EmissionModule(
                     place=f"plan {body.name}, %{value}", cause=f"it is moved {why}", ways=("--fix tp=1",)
+                )
+            if value := _convolved_apart(body):
+                raise EmissionModule(
+                    place=f"plan {body.name}, %{value}",
+                    cause="a convolution's channels or pixels are cut, and XLA exchanges them as it finds it cheaper",
+                    ways=WHOLE,
+                )
+            if value := _uneven(body, moves, self._sizes):
+                raise EmissionModule(
+                    place=f"plan {body.name}, %{value}",
+                    cause="it is of a length that devices do not divide, and XLA cuts it when a neighbour is cut",
+                    ways=WHOLE,
                 )
             for value, local in body.locals.items():
                 if any(one.layout == ZIGZAG for dim in local.placement.dims for one in dim):
@@ -262,6 +275,29 @@ def _over_stages(spec: Spec, *, stacked: bool) -> Spec:
     """That of rows of every stage, one stage's after the other's; blocks that are stacked are such rows."""
     first, *others = spec if spec and not stacked else ((), *spec)
     return ((AXIS, *first), *others)
+
+
+def _convolved_apart(body: BodyProgram) -> str:
+    """What a convolution makes of which more is cut than samples; empty if there is none."""
+    for one in body.forward:
+        if isinstance(one, Compute) and infer(one.signature).engine is Engine.CONV:
+            image, kernel = (body.locals[name].placement for name in one.operands[:2])
+            if any((*image.dims[1:], *kernel.dims, *body.locals[one.results[0]].placement.dims[1:])):
+                return one.results[0]
+    return ""
+
+
+def _uneven(body: BodyProgram, moves: Sequence[Move], sizes: Mapping[str, int]) -> str:
+    """A value whose length a slice or a pad has changed to one that an axis does not divide which values are moved
+    along in that dimension; empty if there is none. XLA carries cuts to it from what is made of it, and fails there."""
+    moved = {(axis, dim) for move in moves for axis in move.step.axes for dim in (move.step.dim, move.step.target)}
+    for one in body.forward:
+        if isinstance(one, Compute) and one.signature.kind in ("slice", "pad"):
+            before, after = (body.locals[name].type.shape for name in (one.operands[0], one.results[0]))
+            changed = [dim for dim, length in enumerate(after) if before[dim] != length]
+            if any(dim in changed and after[dim] % sizes[axis] for axis, dim in moved):
+                return one.results[0]
+    return ""
 
 
 def _unsaid(steps: int, several: int, *, placed: bool) -> str:

@@ -252,6 +252,23 @@ def test_moves_that_tables_cannot_say_are_printed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reference", "cut", "whole", "why"),
+    [
+        (f"{ZOO}/plain.py:ssm", {"cp": 2}, {"tp": 2}, "a length that devices do not divide"),
+        (f"{ZOO}/images.py:small", {"tp": 2}, {"dp": 2}, "channels or pixels are cut"),
+    ],
+    ids=["slices", "convolutions"],
+)
+def test_what_xla_cuts_otherwise_is_printed(
+    reference: str, cut: dict[str, Any], whole: dict[str, Any], why: str
+) -> None:
+    """XLA's partitioner fails on slices of odd lengths, and exchanges channels of convolutions as it likes."""
+    with pytest.raises(EmissionModule, match=why):
+        Shardings(subject(reference, **cut)).check()
+    Shardings(subject(reference, **whole)).check()
+
+
+@pytest.mark.parametrize(
     "degrees",
     [
         {"pp": 2, "microbatches": 2, "schedule": "zb-h1"},
