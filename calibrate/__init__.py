@@ -10,6 +10,7 @@
 | `samples` | raw samples in a file that grows by lines, is compacted whole, and taken up again |
 | `fit` | samples as times, curves and constants |
 | `run` | all of it in order |
+| `detect/` | the cluster file of machines, from what their tools print |
 
 How cases are measured is the backends' (`backends.door.measurer`); nothing here names a framework.
 """

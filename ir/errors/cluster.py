@@ -205,5 +205,36 @@ class ProfilesUnlike(ClusterError):
     code = "MW6043"
 
 
+class OutputUnknown(ClusterError):
+    """A file given to `plan cluster import` that is the output of no tool which it reads."""
+
+    code = "MW6050"
+
+
+class OutputBroken(ClusterError):
+    """An output of a known tool that lacks what it always has, that cannot be opened, or that is the tool's own report
+    of a failure."""
+
+    code = "MW6051"
+
+
+class OutputsContradict(ClusterError):
+    """Two outputs of one machine, or of one job, that cannot both be true."""
+
+    code = "MW6052"
+
+
+class MachineUndescribed(ClusterError):
+    """Outputs that do not say which devices a host has: neither GPUs with their names, nor processors."""
+
+    code = "MW6053"
+
+
+class GpusDiffer(ClusterError):
+    """A host with GPUs of several kinds: the hosts of a pool have one kind of device."""
+
+    code = "MW6054"
+
+
 def _rebuild_faults(faults: tuple[MeshwrightError, ...], place: str) -> ClusterFaults:
     return ClusterFaults(faults, place=place)

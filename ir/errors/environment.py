@@ -71,3 +71,9 @@ class DevicesMissing(EnvironmentFault):
     """A program that runs on as many devices as the plan has ranks, where there are fewer."""
 
     code = "MW9010"
+
+
+class ToolFailed(EnvironmentFault):
+    """A tool of this machine that is there and fails: what it would have listed is not taken to be missing."""
+
+    code = "MW9011"

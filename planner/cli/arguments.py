@@ -8,7 +8,7 @@ every verb.
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, _SubParsersAction
 from math import inf
 
 from meshwright.ir.target.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS
@@ -89,8 +89,32 @@ def add_cluster(parser: ArgumentParser) -> None:
 
 def cluster(parser: ArgumentParser) -> None:
     """``plan cluster``."""
-    parser.add_argument("action", choices=("show",), help="show: draw it, every number with its provenance")
-    add_cluster(parser)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    show = _action(actions, "show", "draw a cluster, every number with its provenance")
+    add_cluster(show)
+    show.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+    detect = _action(actions, "detect", "write the cluster file of this machine, or of the job that it is in")
+    detect.add_argument("--hostfile", metavar="FILE", help="hosts like this one, one a line (default: those of Slurm)")
+    add_found(detect)
+    imported = _action(actions, "import", "write the cluster file of machines whose tools' outputs were saved")
+    imported.add_argument(
+        "files",
+        metavar="FILES",
+        nargs="+",
+        help="outputs of nvidia-smi, ibstat, ethtool, lscpu, NCCL, Slurm; hostfiles; a folder holds those of one host",
+    )
+    add_found(imported)
+
+
+def _action(actions: _SubParsersAction[ArgumentParser], name: str, told: str) -> ArgumentParser:
+    return actions.add_parser(name, help=told, description=told, allow_abbrev=False)
+
+
+def add_found(parser: ArgumentParser) -> None:
+    """Add how a cluster that was found is described, and where it is written."""
+    parser.add_argument("--like", metavar="GPU", help="describe GPUs that the table of devices lacks as this one")
+    parser.add_argument("--out", metavar="FILE", help="write the cluster file there (default: standard output)")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 

@@ -86,7 +86,7 @@ VERBS = (
     ),
     Verb(
         name="cluster",
-        help="show a cluster: pools, devices, links, each number with its provenance",
+        help="show a cluster: pools, devices, links, each number with its provenance; or write the file of one",
         arguments=arguments.cluster,
         module="meshwright.planner.cli.verbs.cluster",
     ),

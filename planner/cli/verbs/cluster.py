@@ -1,16 +1,22 @@
-"""`plan cluster show`: what a cluster description means, before anything is priced with it."""
+"""`plan cluster`: what a cluster description means, before anything is priced with it; and one written of machines."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 from meshwright.planner.question.clusters import look, to_json
 
 
 def run(args: Namespace) -> int:
-    """Show the cluster; the exit code is 0."""
+    """Show a cluster, or write one; the exit code is 0."""
+    return _show(args) if args.action == "show" else _write(args)
+
+
+def _show(args: Namespace) -> int:
     shown = look(args.cluster)
     if args.json:
         for warning in shown.warnings:
@@ -21,3 +27,53 @@ def run(args: Namespace) -> int:
 
         show(shown)
     return 0
+
+
+def _write(args: Namespace) -> int:
+    from meshwright.calibrate.detect.machine import This, here, saved
+    from meshwright.calibrate.detect.pools import found
+    from meshwright.calibrate.detect.written import to_json as found_to_json
+    from meshwright.calibrate.detect.written import warnings, write
+    from meshwright.cost_models.hardware.text import read_file
+
+    out = None if args.out is None else _checked(args.out, force=args.force)
+    gathered = saved(tuple(args.files)) if args.action == "import" else here(This(), args.hostfile)
+    cluster = found(gathered, args.like)
+    text = write(cluster)
+    if out is not None:
+        _to_file(out, text)
+    if out is not None or args.json:
+        for warning in warnings(cluster):
+            print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
+    if args.json:
+        print(json.dumps(found_to_json(cluster, text, args.out), indent=2))  # noqa: T201
+    elif out is None:
+        print(text, end="")  # noqa: T201
+    else:
+        written = read_file(out)
+        hosts = "1 host" if written.hosts == 1 else f"{written.hosts:,} hosts"
+        print(f"{out}: {written.ranks:,} ranks on {hosts}")  # noqa: T201
+    return 0
+
+
+def _checked(text: str, *, force: bool) -> Path:
+    """The file to write, before anything is asked."""
+    from meshwright.ir.errors import OutputTaken
+
+    if os.path.lexists(text) and not force:
+        raise OutputTaken(
+            place=f"--out {text}",
+            cause="it is there, and whoever wrote it may have changed it since",
+            fix="name another file with --out, or write over it with --force",
+        )
+    return Path(text)
+
+
+def _to_file(out: Path, text: str) -> None:
+    from meshwright.ir.errors import PlanUnwritable
+
+    try:
+        out.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        cause = (error.strerror or "it cannot be written").lower() if isinstance(error, OSError) else str(error)
+        raise PlanUnwritable(place=f"--out {out}", cause=cause, fix="name a file to write") from None
