@@ -82,6 +82,7 @@ def _of_gpus(found: Gpus, source: Source, sources: tuple[Source, ...], like: str
         )
     _check_counts(len(found.gpus), source, sources)
     _check_names(names, source, sources)
+    _check_islands(sources)
     base, of_name = device_of(names[0], source.place, like)
     own, of_wiring = differences(found.gpus, base, source, sources)
     nics, of_nics = nics_of(sources, base.nic)
@@ -117,6 +118,17 @@ def _check_names(names: list[str], source: Source, sources: tuple[Source, ...]) 
                     cause=f"it has {gpu.name}, and {source.place} has {names[0]}",
                     fix="take both from one host",
                 )
+
+
+def _check_islands(sources: tuple[Source, ...]) -> None:
+    drawn = wirings_of(sources)
+    for wiring, one in drawn[1:]:
+        if wiring.islands != drawn[0][0].islands:
+            raise OutputsContradict(
+                place=one.place,
+                cause=f"NVLinks join other GPUs in it than in {drawn[0][1].place}",
+                fix="leave out the one that is of another machine, or was taken with NVLinks switched off",
+            )
 
 
 def _gpus(count: int) -> str:

@@ -9,6 +9,7 @@ after.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Protocol
 
 from meshwright.calibrate.detect import nvml
 from meshwright.calibrate.detect.outputs import adapters, processors, smi, topo
+from meshwright.calibrate.detect.outputs.names import Declared
 from meshwright.calibrate.detect.outputs.sources import Gathered, Source, gathered, recognised
 from meshwright.ir.errors import MachineUndescribed, OutputBroken, ToolFailed
 from meshwright.ir.files.reading import Unreadable, read_text
@@ -47,6 +49,9 @@ class Machine(Protocol):
     """What is asked of a machine."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def environment(self) -> Mapping[str, str]: ...
 
     def run(self, *words: str) -> Said | None:
@@ -64,6 +69,10 @@ class Machine(Protocol):
 
 class This:
     """This machine."""
+
+    @property
+    def name(self) -> str:
+        return platform.node()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -118,7 +127,19 @@ def here(machine: Machine, hostfile: str | None = None) -> Gathered:
     # An allocation is told by its nodes: a login node has SLURM_CONF and the like.
     if "SLURM_JOB_ID=" in slurm or "NODELIST=" in slurm:
         shared.append(recognised(slurm, "the environment"))
+    remarks += [_elsewhere(one, machine.name) for one in shared if not _lists(one, machine.name)]
     return Gathered(hosts=(("", tuple(sources)),), shared=tuple(shared), remarks=tuple(remarks))
+
+
+def _lists(source: Source, name: str) -> bool:
+    """Whether a list has a host, with its domain or without; one without names may have any."""
+    assert isinstance(source.facts, Declared), "lists are what is shared"
+    short = {one.partition(".")[0] for one in source.facts.names}
+    return not short or name.partition(".")[0] in short
+
+
+def _elsewhere(source: Source, name: str) -> str:
+    return f"{source.by} does not list this machine, {name}, which its hosts are declared to be like"
 
 
 def _gpus(machine: Machine) -> Source | None:

@@ -132,7 +132,7 @@ def _of_list(name: str, slots: int, listed: Source, described: dict[str, Host]) 
     if slots > host.count.value:
         raise OutputsContradict(
             place=f"{listed.place}, host {name!r}" if name else listed.place,
-            cause=f"{slots} devices are declared, and {host.count.by} has {host.count.value:g}",
+            cause=f"{slots} devices are declared, and {host.count.value:g} were read ({host.count.by})",
             fix="correct the list, or give the outputs of this host",
         )
     if slots and slots != host.count.value:

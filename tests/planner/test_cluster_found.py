@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.calibrate.detect.machine import This
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.planner.cli.main import main
 
@@ -93,6 +94,11 @@ def test_what_is_refused(
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
 
 
-def test_this_machine_is_detected(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_is_detected(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By /proc and /sys alone: no driver, and no job."""
+    monkeypatch.setattr(This, "run", lambda self, *words: None)
+    monkeypatch.setattr(This, "nvml", lambda self: None)
+    monkeypatch.setattr(This, "environment", {})
     assert main(["cluster", "detect", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["pools"]
+    shown = json.loads(capsys.readouterr().out)
+    assert [(pool["name"], pool["device"]) for pool in shown["pools"]] == [("cpu", "CPU")]

@@ -139,6 +139,7 @@ def test_what_makes_a_gpu_less_is_told() -> None:
 IB = "CA '{name}'\n\tPort 1:\n\t\tState: Active\n\t\tRate: {rate}\n\t\tLink layer: {layer}\n"
 
 
+APART = drawn(*("\t".join("X" if one == other else "SYS" for other in range(8)) for one in range(8)))
 BOND = (("eth0", 25000), ("eth1", 25000), ("bond0", 50000))
 
 
@@ -199,6 +200,11 @@ def test_like_changes_nothing_of_a_known_gpu() -> None:
     ("texts", "kind", "cause"),
     [
         ([listed(H100, 8), drawn("X\tNV18", "NV18\tX")], OutputsContradict, "2 GPUs, and output 1 has 8 GPUs"),
+        (
+            [listed(H100, 8), APART, text_of("dgx_h100/system.xml")],
+            OutputsContradict,
+            "join other GPUs in it than in output 2",
+        ),
         ([listed(H100, 1), listed(H100, 2)], OutputsContradict, "other things than output 1"),
         ([listed(H100, 1), queried(L40S, 1, memory__total="1 MiB")], OutputsContradict, "NVIDIA L40S"),
         ([listed(H100, 1) + listed(L40S, 1)], GpusDiffer, "NVIDIA H100 80GB HBM3 and NVIDIA L40S"),

@@ -26,6 +26,7 @@ class Told:
     files: dict[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     library: str | None = None
+    name: str = "n1.lab"
 
     def run(self, *words: str) -> Said | None:
         line = " ".join(words)
@@ -136,8 +137,13 @@ def test_hosts_of_the_job_or_of_a_hostfile(tmp_path: Path) -> None:
     machine = dgx()
     machine.environment = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NNODES": "3", "HOME": "/root"}
     assert cluster(machine).pools[0].names == ("n1", "n2", "n3")
+    assert cluster(machine).remarks == ()
     (tmp_path / "hosts").write_text("a\nb\n")
-    assert cluster(machine, str(tmp_path / "hosts")).pools[0].names == ("a", "b")
+    other = cluster(machine, str(tmp_path / "hosts"))
+    assert other.pools[0].names == ("a", "b")
+    assert (
+        other.remarks[0] == "the hostfile does not list this machine, n1.lab, which its hosts are declared to be like"
+    )
     machine.environment = {"SLURM_CONF": "/etc/slurm.conf"}
     assert cluster(machine).pools[0].hosts.value == 1
 
