@@ -27,25 +27,22 @@ ORDER = ("infiniband", "roce", "", "ethernet")
 """Of kinds; "": one with RDMA that does not say which."""
 
 VIRTUAL = (
-    *(
-        "lo",
-        "docker",
-        "veth",
-        "virbr",
-        "br-",
-        "cni",
-        "flannel",
-        "cali",
-        "cilium",
-        "tun",
-        "tap",
-        "ifb",
-        "dummy",
-        "vxlan",
-    ),
+    "lo",
+    "docker",
+    "veth",
+    "virbr",
+    "br-",
+    "cni",
+    "flannel",
+    "cali",
+    "cilium",
+    "tun",
+    "tap",
+    "ifb",
+    "dummy",
+    "vxlan",
 )
 """What names of interfaces without a wire begin with."""
-
 
 USUAL = "usual beside this device"
 MEASURED: Known = "measured"

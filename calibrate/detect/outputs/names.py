@@ -46,8 +46,8 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 
 def read_hostfile(text: str, place: str) -> Declared:
-    """The hosts of a file; one that stands there again adds its slots to those before."""
-    slots: dict[str, int] = {}
+    """The hosts of a file, in the order of their first lines."""
+    slots: dict[str, list[int]] = {}
     for number, line in _lines(text):
         found = _HOST.fullmatch(line)
         if found is None:
@@ -57,12 +57,15 @@ def read_hostfile(text: str, place: str) -> Declared:
                 fix="write one host a line, as in `node1 slots=8`",
             )
         said = _SLOTS.search(found["rest"])
-        count = int(said[1] if said else found["colon"] or 0)
-        name = found["name"]
-        slots[name] = slots[name] + count if name in slots and slots[name] and count else max(slots.get(name, 0), count)
+        slots.setdefault(found["name"], []).append(int(said[1] if said else found["colon"] or 0))
     if not slots:
         raise OutputBroken(place=place, cause="it names no host", fix="write one host a line, as in `node1 slots=8`")
-    return Declared(names=tuple(slots), slots=tuple(slots.values()))
+    return Declared(names=tuple(slots), slots=tuple(map(_together, slots.values())))
+
+
+def _together(slots: list[int]) -> int:
+    """The slots of one host's lines; without any number, a line is a slot where there are several."""
+    return sum(slots) or (len(slots) if len(slots) > 1 else 0)
 
 
 def read_slurm(text: str, place: str) -> Declared:

@@ -23,6 +23,7 @@ GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 """Of PCIe, by GT/s of a lane."""
 
 _RATE = re.compile(r"(\d+(\.\d+)?) GT/s")
+_INTERFACE = re.compile(r"eth|en[opsx]\d|bond\d|ib\d")
 _FIX = "let NCCL write it again: NCCL_TOPO_DUMP_FILE=system.xml"
 
 
@@ -66,7 +67,9 @@ def read_system(text: str, place: str) -> System:
         wiring=_wiring(gpus, nets, place),
         pcie=tuple(_pcie(one.around[-1]) if one.around else None for one in gpus),
         adapters=tuple(
-            Adapter(name=_name(one), kind="", gbps=_count(one.element.get("speed"), place) / 1000 or None, up=True)
+            Adapter(
+                name=_name(one), kind=_kind(one), gbps=_count(one.element.get("speed"), place) / 1000 or None, up=True
+            )
             for one in nets
         ),
     )
@@ -117,6 +120,11 @@ def _wiring(gpus: list[_Seen], nets: list[_Seen], place: str) -> Wiring:
 
 def _name(net: _Seen) -> str:
     return net.element.get("name", "")
+
+
+def _kind(net: _Seen) -> str:
+    """Sockets are called as interfaces are; of an adapter with RDMA, NCCL does not say which kind it is."""
+    return "ethernet" if _INTERFACE.match(_name(net)) else ""
 
 
 def _pcie(device: ElementTree.Element) -> tuple[int, int] | None:

@@ -172,6 +172,11 @@ def test_adapters_of_nccl_are_of_the_usual_kind() -> None:
     assert (found.nics.kind_known, found.nics.gbps.known) == ("datasheet", "measured")
 
 
+def test_sockets_of_nccl_are_ethernet() -> None:
+    system = text_of("dgx_h100/system.xml").replace("mlx5_", "eth")
+    assert nics(host(text_of("dgx_h100/gpus.csv"), system)) == ("ethernet", 400, 8)
+
+
 def test_processors_are_ranks_where_there_is_no_gpu() -> None:
     found = host(text_of("dgx_h100/lscpu.txt"))
     assert (found.gpu, found.count.value, found.nics) == ("CPU", 112, None)

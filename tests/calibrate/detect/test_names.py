@@ -87,6 +87,7 @@ def test_counts_of_slurm_that_differ_are_refused() -> None:
         ("node1:8\nnode2:8\n", ("node1", "node2"), (8, 8)),
         ("# all\nnode1\nnode2\n10.0.0.3\n", ("node1", "node2", "10.0.0.3"), (0, 0, 0)),
         ("node1 slots=2\nnode1 slots=3\n", ("node1",), (5,)),
+        ("node1\nnode1\nnode2\nnode2\n", ("node1", "node2"), (2, 2)),
     ],
 )
 def test_hostfiles(text: str, names: tuple[str, ...], slots: tuple[int, ...]) -> None:
