@@ -56,15 +56,8 @@ class Evaluator:
         self.prices = Prices(cluster, profile, books)
 
     def __call__(self, program: Program) -> Prediction:
-        return self._step(program).prediction()
-
-    def family(self, program: Program) -> str:
-        """The family of plans whose predictions are off alike (`measured.FAMILIES`)."""
-        return self._step(program).family
-
-    def _step(self, program: Program) -> Step:
         if program.workload is None:
             raise WorkloadMissing(
                 place="program", cause="it says nothing of its workload", fix="lower it with a Workload"
             )
-        return Step(self.prices, program, program.workload)
+        return Step(self.prices, program, program.workload).prediction()

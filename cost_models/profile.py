@@ -23,7 +23,7 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import DTYPES, Device
 from meshwright.cost_models.hardware.quantity import Kind, Quantity
 from meshwright.cost_models.measured.file import measured_text
-from meshwright.cost_models.measured.measured import NO_OVERHEADS, Measured, Overheads
+from meshwright.cost_models.measured.measured import NO_OVERHEADS, Measured, Overheads, family_of
 from meshwright.cost_models.measured.times import Times
 from meshwright.cost_models.memory.peak import MemoryConstants, memory_constants
 from meshwright.ir.errors import BadQuantity, ProfileElsewhere
@@ -116,12 +116,12 @@ class Profile:
         }
         return Times(busy, tables)
 
-    def interval(self, family: str, *, inside: bool) -> tuple[float, float]:
-        """The ends of the interval around a predicted step of this family of plans, as shares of it. It is wider where
-        the plan has kernels that are not `inside` the range of what was measured."""
+    def interval(self, stages: int, *, inside: bool) -> tuple[float, float]:
+        """The ends of the interval around a predicted step of so many stages, as shares of it. It is wider where the
+        plan has kernels that are not `inside` the range of what was measured."""
         if self.measured is None or not self.measured.spreads:
             return 1 - self.step.interval, 1 + self.step.interval
-        low, high = self.measured.spread(family)
+        low, high = self.measured.spread(family_of(stages))
         return (low, high) if inside else (low**BEYOND, high**BEYOND)
 
     @property

@@ -173,7 +173,7 @@ class Step:
         last = max(range(len(finish)), key=finish.__getitem__)
         step_s, provenance = finish[last] * self.straggling, self.provenance()
         inside = ("kernels", "assumed") not in provenance
-        low, high = self.prices.profile.interval(self.family, inside=inside)
+        low, high = self.prices.profile.interval(len(program.stages), inside=inside)
         return Prediction(
             step_time_s=step_s,
             step_time_low_s=step_s * low,
@@ -196,11 +196,6 @@ class Step:
         return [
             self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
         ]
-
-    @property
-    def family(self) -> str:
-        """The family of plans that it belongs to (`measured.FAMILIES`)."""
-        return "pipeline" if len(self.program.stages) > 1 else "one stage"
 
     @property
     def straggling(self) -> float:

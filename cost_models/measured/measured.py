@@ -160,6 +160,11 @@ FAMILIES = ("one stage", "pipeline")
 """Families of plans whose predictions are off alike."""
 
 
+def family_of(stages: int) -> str:
+    """The family of a plan."""
+    return FAMILIES[stages > 1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """How far whole steps of one family of plans are from what is predicted of them.

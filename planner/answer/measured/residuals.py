@@ -31,7 +31,7 @@ import numpy.typing as npt
 from meshwright.backends.door import Measurer, backend
 from meshwright.backends.measuring import Case, Sample
 from meshwright.cost_models.evaluate import Evaluator
-from meshwright.cost_models.measured.measured import Measured, Overheads, Spread
+from meshwright.cost_models.measured.measured import Measured, Overheads, Spread, family_of
 from meshwright.cost_models.profile import calibrated
 from meshwright.ir.errors import EnvironmentFault, MeshwrightError
 from meshwright.ir.program.program import Program
@@ -153,12 +153,11 @@ def _spreads(found: Measured, plans: Sequence[Plan], measured: Vector, x: Vector
     base, slopes = _prices(with_values(found, x), plans), _slopes(found, plans, x)
     rows, wanted = slopes / measured[:, None], (measured - base + slopes @ x) / measured
     ratios: dict[str, list[float]] = {}
-    families = _families(found, plans)
-    for index, family in enumerate(families):
+    for index, plan in enumerate(plans):
         rest = np.arange(len(plans)) != index
         without = least_squares(rows[rest], wanted[rest])
         predicted = base[index] + slopes[index] @ (without - x)
-        ratios.setdefault(family, []).append(float(measured[index] / predicted))
+        ratios.setdefault(family_of(len(plan.program.stages)), []).append(float(measured[index] / predicted))
     return tuple(
         Spread(family=family, plans=len(of), low=min(1.0, float(low)), high=max(1.0, float(high)))
         for family, of in sorted(ratios.items())
@@ -175,21 +174,12 @@ def _slopes(found: Measured, plans: Sequence[Plan], x: Vector) -> Vector:
 
 
 def _prices(measured: Measured, plans: Sequence[Plan]) -> Vector:
-    return np.array([price(program).step_time_s for price, program in _priced(measured, plans)])
-
-
-def _families(measured: Measured, plans: Sequence[Plan]) -> list[str]:
-    return [price.family(program) for price, program in _priced(measured, plans)]
-
-
-def _priced(measured: Measured, plans: Sequence[Plan]) -> Iterator[tuple[Evaluator, Program]]:
-    """The evaluator of every plan under a profile, one for each question, and its program."""
     profile = calibrated(measured)
     evaluators: dict[int, Evaluator] = {}
     for plan in plans:
         if id(plan.ask) not in evaluators:
             evaluators[id(plan.ask)] = Evaluator(plan.ask.cluster, profile)
-        yield evaluators[id(plan.ask)], plan.program
+    return np.array([evaluators[id(plan.ask)](plan.program).step_time_s for plan in plans])
 
 
 def with_values(found: Measured, x: Vector) -> Measured:
