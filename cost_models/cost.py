@@ -18,7 +18,8 @@ from meshwright.cost_models.collectives.topology import GroupShape
 from meshwright.cost_models.compute.kernels import Compute, Kernel
 from meshwright.cost_models.hardware.devices import Device
 from meshwright.cost_models.hardware.quantity import Kind, weakest_kind
-from meshwright.cost_models.ledger.ledger import Phase
+from meshwright.cost_models.ledger.ledger import Phase, Transmission
+from meshwright.cost_models.measured.measured import NO_OVERHEADS, Overheads
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.target.workload import Stack, Workload
 
@@ -134,11 +135,11 @@ def cost_of(
     *,
     awaited: bool,
     moving: Moving = collective,
-    sharing_s: float = 0.0,
+    overheads: Overheads = NO_OVERHEADS,
 ) -> Cost:
     """The cost of one phase of one body program on a device. `shapes`: its groups, by their axes; `awaited`: the host
     waits for the device, which alone knows how many rows each expert has, or launches nothing ahead; `moving`: prices
-    of collectives; `sharing_s`: host seconds around one of parameters or their gradients."""
+    of collectives; `overheads`: what the runtime does around them."""
     engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
     launches, ring_s, gathers_s, starts_s, reductions_s = 0, 0.0, 0.0, 0.0, 0.0
     kinds: set[tuple[str, Kind]] = set()
@@ -157,7 +158,7 @@ def cost_of(
         if workload.stack.broadcasts and (one.reason, one.kind) in _BY_OWNER:
             seconds = count * moving("broadcast", one.nbytes, shape, library).seconds
             starts_s = shape.ranks * moving("broadcast", 1.0, shape, library).seconds
-        seconds += count * sharing_s * (one.reason in _OF_PARAMETERS)
+        seconds += count * _around(one, overheads)
         if one.reason == "ring":
             ring_s += seconds
         elif one.reason in ("parameter", "update"):
@@ -180,6 +181,16 @@ def cost_of(
     )
 
 
+def _around(one: Transmission, overheads: Overheads) -> float:
+    """Seconds that the runtime takes around a collective."""
+    if one.reason not in _OF_PARAMETERS:
+        return overheads.moving_s
+    copied = one.nbytes if one.kind in _COPIED else 0.0
+    return overheads.sharing_s + overheads.copying_s_per_byte * copied
+
+
+_COPIED = ("all_gather", "reduce_scatter")
+"""Collectives of parameters that have a buffer of their own on one side."""
 _OF_PARAMETERS = ("parameter", "update", "sync")
 """Reasons of what the runtime does around operators, not in their place."""
 _BY_OWNER = (("update", "all_gather"), ("sync", "reduce_scatter"))

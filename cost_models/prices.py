@@ -19,6 +19,7 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import Device
 from meshwright.cost_models.ledger.books import MOST_LISTS, Books, make_room
 from meshwright.cost_models.ledger.ledger import Ledger, Phase
+from meshwright.cost_models.measured.measured import NO_OVERHEADS
 from meshwright.cost_models.profile import Profile
 from meshwright.ir.program.program import BodyProgram, Stage
 from meshwright.ir.same import AllSame
@@ -181,7 +182,7 @@ class Prices:
                 workload,
                 awaited=awaited or self.profile.synchronous,
                 moving=self.moved,
-                sharing_s=0.0 if self.is_least else self.profile.overheads.sharing_s,
+                overheads=NO_OVERHEADS if self.is_least else self.profile.overheads,
             )
             for device in devices
         )

@@ -99,11 +99,13 @@ class CurveTable(Table):
 
 
 class OverheadsTable(Table):
-    """Host seconds of a training step beside launches."""
+    """Seconds of a training step beside launches, kernels and wires."""
 
     action_s: Amount
     weights_s: Amount
     sharing_s: Amount
+    copying_s_per_byte: Amount
+    moving_s: Amount
     step_s: Amount
 
 

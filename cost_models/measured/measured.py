@@ -9,7 +9,7 @@ Times are medians (`p50_s`), with the 90th percentile beside them (`p90_s`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import log
 
 from meshwright.cost_models.collectives.curves import Curve
@@ -139,19 +139,23 @@ def _what(row: ProductTime | AttentionTime | StreamTime) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """Host seconds of a training step beside launches, by what the runtime does."""
+    """Seconds of a training step beside launches, kernels and wires, by what the runtime does."""
 
     action_s: float = 0.0
     """Of an action of a pipeline: a forward or a backward pass of one micro-batch on one stage."""
     weights_s: float = 0.0
     """Of an action that makes gradients of weights apart."""
     sharing_s: float = 0.0
-    """Of a collective of parameters or of their gradients: hooks around it, copies in and out."""
+    """Of a collective of parameters or of their gradients: hooks around it."""
+    copying_s_per_byte: float = 0.0
+    """Of one that gathers or scatters them: copies into and out of its buffer, by its bytes."""
+    moving_s: float = 0.0
+    """Of a collective that operators wait for: the call, and the wait."""
     step_s: float = 0.0
     """Of a step, once."""
 
     def __post_init__(self) -> None:
-        if min(self.action_s, self.weights_s, self.sharing_s, self.step_s) < 0:
+        if min(astuple(self)) < 0:
             raise BadQuantity(place="overheads", cause="one is negative", fix="calibrate again")
 
 

@@ -39,15 +39,17 @@ def test_there_are_scripts_of_every_kind_of_plan(plans: list[Plan]) -> None:
 
 def test_overheads_fall_on_what_they_are_called_after(plans: list[Plan]) -> None:
     """At a millisecond each, by how much every plan takes longer."""
-    plain = prices(plans, 1, 0, 0, 0, 0, 0)
+    plain = prices(plans, 1, *[0] * 7)
     found = {
         name: {pins: (price - plain[pins]) * 1e3 for pins, price in prices(plans, 1, *values).items()}
         for name, values in {
-            "launch": (1e-3, 0, 0, 0, 0),
-            "action": (0, 1e-3, 0, 0, 0),
-            "weights": (0, 0, 1e-3, 0, 0),
-            "sharing": (0, 0, 0, 1e-3, 0),
-            "step": (0, 0, 0, 0, 1e-3),
+            "launch": (1e-3, 0, 0, 0, 0, 0, 0),
+            "action": (0, 1e-3, 0, 0, 0, 0, 0),
+            "weights": (0, 0, 1e-3, 0, 0, 0, 0),
+            "sharing": (0, 0, 0, 1e-3, 0, 0, 0),
+            "copying": (0, 0, 0, 0, 1e-6, 0, 0),
+            "moving": (0, 0, 0, 0, 0, 1e-3, 0),
+            "step": (0, 0, 0, 0, 0, 0, 1e-3),
         }.items()
     }
     apart = {pins for pins in plain if "zb" in pins}
@@ -57,13 +59,16 @@ def test_overheads_fall_on_what_they_are_called_after(plans: list[Plan]) -> None
     assert {pins for pins, more in found["action"].items() if more > 1e-6} == staged
     assert {pins for pins, more in found["weights"].items() if more > 1e-6} == apart
     assert {pins for pins, more in found["sharing"].items() if more > 1e-6} == shared
+    assert {pins for pins, more in found["copying"].items() if more > 1e-6} == {pins for pins in plain if "dp=" in pins}
+    cut = {pins for pins in plain if "tp=" in pins}
+    assert min(found["moving"][pins] for pins in cut) > 5 * max(found["moving"][pins] for pins in set(plain) - cut)
     assert all(more == pytest.approx(1) for more in found["step"].values())
     # Four forward and four backward passes on each stage, of which the last waits for one of each.
     assert found["action"]["pp=2,microbatches=4,schedule=gpipe"] == pytest.approx(10, rel=0.01)
 
 
 def test_values_are_found_from_the_steps_that_follow_from_them(plans: list[Plan]) -> None:
-    truth = np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-3])
+    truth = np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-9, 3e-4, 1e-3])
     seconds = list(residuals._prices(with_values(hand(), truth), plans))
     found = fitted(hand(), plans, seconds)
     again = residuals._prices(found, plans)
@@ -78,7 +83,7 @@ def test_values_are_found_from_the_steps_that_follow_from_them(plans: list[Plan]
 
 def test_intervals_hold_what_the_fit_has_not_seen(plans: list[Plan]) -> None:
     """One kind of plan in three is half as slow again as any fit would have it: its family's interval says so."""
-    seconds = residuals._prices(with_values(hand(), np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-3])), plans)
+    seconds = residuals._prices(with_values(hand(), np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-9, 3e-4, 1e-3])), plans)
     odd = np.array([1.5 if "gpipe" in plan.case.words[1] else 1.0 for plan in plans])
     spreads = {one.family: one for one in fitted(hand(), plans, list(seconds * odd)).spreads}
     assert spreads["pipeline"].high > 1.2

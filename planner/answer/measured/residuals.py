@@ -6,12 +6,11 @@ and collectives. A step is nearly linear in what is not known yet,
 
     T(x) = T(x0) + sum over j of (x_j - x0_j) g_j
 
-    x       the scale of kernels, host seconds of a launch, of a pipeline's action, of gradients of weights made apart,
-            of a collective of parameters, and of a step
+    x       the scale of kernels, host seconds of a launch, and all `Overheads`
     g_j     what the evaluator says a change of x_j alone costs
 
 so x >= 0 is the least-squares fit of measured steps, each error relative to its step; and again from there, since what
-hides behind something else does so up to a point. One factor for kernels and five times for the host: few enough for
+hides behind something else does so up to a point. One factor for kernels and a few times of the runtime: few enough for
 some twenty steps, and each is about what it is called.
 """
 
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -61,8 +60,10 @@ ROUNDS, EACH, LIMIT_S = 4, 1, 600.0
 """How often all scripts are run in turns, measured steps of each run, and seconds that all of it may take."""
 ROUNDS_OF_FIT = 3
 """Linear fits, each from where the one before ended."""
-STEP_S = 1e-5
-"""The change by which what a time costs is found out."""
+CHANGES = {"scale": 0.1, "launch_s": 1e-5} | {
+    one.name: 1e-11 if one.name.endswith("_per_byte") else 1e-5 for one in fields(Overheads)
+}
+"""What is fitted, each with the change by which what it costs is found out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ def _plan(ask: Ask, setting: Setting, pins: str, case: Case, folder: Path) -> Pl
 
 def fitted(found: Measured, plans: Sequence[Plan], seconds: Sequence[float]) -> Measured:
     """The profile under which these steps take these seconds, as nearly as may be."""
-    x, measured = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0]), np.array(seconds)
+    x, measured = np.eye(len(CHANGES))[0], np.array(seconds)
     for _ in range(ROUNDS_OF_FIT if plans else 0):
         base, slopes = _prices(with_values(found, x), plans), _slopes(found, plans, x)
         x = least_squares(slopes / measured[:, None], (measured - base + slopes @ x) / measured)
@@ -168,9 +169,9 @@ def _spreads(found: Measured, plans: Sequence[Plan], measured: Vector, x: Vector
 def _slopes(found: Measured, plans: Sequence[Plan], x: Vector) -> Vector:
     """What a change of each value costs each plan."""
     base = _prices(with_values(found, x), plans)
-    moves = np.array([0.1, *[STEP_S] * 5])
-    moved = [_prices(with_values(found, x + np.eye(len(x))[j] * move), plans) for j, move in enumerate(moves)]
-    return np.array([(one - base) / move for one, move in zip(moved, moves, strict=True)]).T
+    changes = np.array(list(CHANGES.values()))
+    moved = [_prices(with_values(found, x + change), plans) for change in np.diag(changes)]
+    return np.array([(one - base) / change for one, change in zip(moved, changes, strict=True)]).T
 
 
 def _prices(measured: Measured, plans: Sequence[Plan]) -> Vector:
@@ -184,11 +185,11 @@ def _prices(measured: Measured, plans: Sequence[Plan]) -> Vector:
 
 def with_values(found: Measured, x: Vector) -> Measured:
     """The profile with these values in place of what it has of each."""
-    scale, launch_s, action_s, weights_s, sharing_s, step_s = (float(value) for value in x)
+    values = dict(zip(CHANGES, map(float, x), strict=True))
+    scale, launch_s = values.pop("scale"), values.pop("launch_s")
     last = found.busy[-1]
     busy = (*found.busy[:-1], replace(last, scale=scale, launch_s=launch_s))
-    overheads = Overheads(action_s=action_s, weights_s=weights_s, sharing_s=sharing_s, step_s=step_s)
-    return replace(found, busy=busy, overheads=overheads)
+    return replace(found, busy=busy, overheads=Overheads(**values))
 
 
 LEAST_SCALE = 0.1
