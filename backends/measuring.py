@@ -5,7 +5,8 @@
     stream 1048576 @2                        bytes
     chain 64 @2                              a training step of so many products of nothing: what launches take
     collective all_reduce 65536 @2           bytes, among 2 ranks
-    overlap both 1048576 256 @2              compute, wires or both at once: bytes of each all-reduce, size of a product
+    overlap growth 8388608 512 @2            wires alone, or by how much compute grows beside them: bytes of each
+                                             all-reduce, size of a product
     step narrow dp=2,zero=3 @2               a whole training step of a reference model under a plan
 
 Seconds are those of one run; `cpu` is the share of that time in which the process had a core, where that is known.

@@ -28,7 +28,7 @@ STREAMS = tuple(4**power for power in range(5, 14))
 CHAIN = 64
 MOVED = tuple(4**power for power in range(4, 13))
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p")
-OVERLAP = (4**10, 512)
+OVERLAP = (2**23, 512)
 """Bytes of an all-reduce, and the size of a product beside it."""
 BUDGET_S, QUICK_BUDGET_S = 0.08, 0.04
 """Seconds of one case."""
@@ -97,6 +97,6 @@ def _wires(asked: Asked) -> Iterator[Case]:
     for kind, nbytes in product(KINDS, MOVED[:: 2 if asked.quick else 1]):
         if asked.ranks > 1:
             yield Case("collective", (kind, nbytes), asked.ranks)
-    for what in ("compute", "wires", "both"):
+    for what in ("wires", "growth"):
         if asked.ranks > 1:
             yield Case("overlap", (what, *OVERLAP), asked.ranks)

@@ -10,8 +10,8 @@ left out; where all were, the one that had most counts.
 *Launches.* A chain of products of nothing takes what its launches take. The least stream and the least product have one
 launch of each kernel inside; `launch_s` is what a launch in a training step takes beyond that.
 
-*Overlap.* With compute C, wires W and both at once B, the compute that W runs behind grows by (B - C) / W: nothing is
-hidden where that is 1, all where it is 0.
+*Overlap.* Compute that has wires beside it takes longer than alone, in turns, by G, and the wires alone take W: it
+grows by G / W of what runs behind it. Nothing is hidden where that is 1, all where it is 0.
 """
 
 from __future__ import annotations
@@ -134,9 +134,7 @@ def _slowdown(found: Found) -> float:
     seconds = {
         str(case.words[0]): median(_slowest(samples)) for case, samples in found.items() if case.kind == "overlap"
     }
-    if set(seconds) != {"compute", "wires", "both"}:
-        return 1.0
-    return min(1.0, max(0.0, (seconds["both"] - seconds["compute"]) / seconds["wires"]))
+    return min(1.0, max(0.0, seconds["growth"] / seconds["wires"])) if set(seconds) == {"growth", "wires"} else 1.0
 
 
 def missing(cases: Iterable[Case], found: Found) -> tuple[Case, ...]:

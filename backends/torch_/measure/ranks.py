@@ -66,7 +66,7 @@ def _all_of(case: Case, group: dist.ProcessGroup, budget_s: float) -> list[Sampl
 
 def _measured(case: Case, group: dist.ProcessGroup, budget_s: float) -> tuple[list[float], list[float]]:
     if case.kind in TOGETHER:
-        return timed_together(moving(case, group), group, budget_s), []
+        return timed_together(*moving(case, group), group, budget_s), []
     run = kernel(case)
     dist.barrier(group)
     return timed(run, budget_s)

@@ -20,8 +20,9 @@ BESIDE = 6
 Run = Callable[[], object]
 
 
-def timed_together(run: Run, group: dist.ProcessGroup, budget_s: float) -> list[float]:
-    """Seconds of one run, sample by sample, of as many runs on every rank."""
+def timed_together(run: Run, without: Run | None, group: dist.ProcessGroup, budget_s: float) -> list[float]:
+    """Seconds of one run, sample by sample, of as many runs on every rank; by how much they are more than those
+    `without` something, in turns with it."""
     for _ in range(2):
         run()
     dist.barrier(group)
@@ -33,19 +34,26 @@ def timed_together(run: Run, group: dist.ProcessGroup, budget_s: float) -> list[
     runs = max(1, min(MOST, int(budget_s / SAMPLES / max(once.item(), 1e-7))))
     seconds = []
     for _ in range(SAMPLES):
-        dist.barrier(group)
-        begin = time.perf_counter()
-        for _ in range(runs):
-            run()
-        seconds.append((time.perf_counter() - begin) / runs)
+        took = [_timed(one, runs, group) for one in (run, without) if one is not None]
+        seconds.append(took[0] - sum(took[1:]))
     return seconds
 
 
-def moving(case: Case, group: dist.ProcessGroup) -> Run:
-    """What a case of a group runs on this rank."""
-    if case.kind == "overlap":
-        return _overlap(case, group)
-    return _RUNS[str(case.words[0])](case.ints[0], group)
+def _timed(run: Run, runs: int, group: dist.ProcessGroup) -> float:
+    dist.barrier(group)
+    begin = time.perf_counter()
+    for _ in range(runs):
+        run()
+    return (time.perf_counter() - begin) / runs
+
+
+def moving(case: Case, group: dist.ProcessGroup) -> tuple[Run, Run | None]:
+    """What a case of a group runs on this rank, and without what it is to be counted."""
+    if case.kind != "overlap":
+        return _RUNS[str(case.words[0])](case.ints[0], group), None
+    if case.words[0] == "wires":
+        return _overlap(case, group, computes=False), None
+    return _overlap(case, group), _overlap(case, group, sends=False)
 
 
 def _elements(nbytes: int, ranks: int) -> int:
@@ -108,18 +116,18 @@ _RUNS = {
 }
 
 
-def _overlap(case: Case, group: dist.ProcessGroup) -> Run:
+def _overlap(case: Case, group: dist.ProcessGroup, *, computes: bool = True, sends: bool = True) -> Run:
     """Products one after the other, all-reduces in the background one by one, or both at once."""
-    what, (nbytes, size) = case.words[0], case.ints
+    nbytes, size = case.ints
     tensors = [torch.ones(_elements(nbytes, 1)) for _ in range(BESIDE)]
     left, right = torch.randn(size, size), torch.randn(size, size)
 
     def run() -> None:
         sent = []
         for tensor in tensors:
-            if what != "compute":
+            if sends:
                 sent.append(dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group, async_op=True))
-            if what != "wires":
+            if computes:
                 torch.mm(left, right)
         for work in sent:
             assert work is not None
