@@ -12,6 +12,7 @@ from pathlib import Path
 
 from meshwright.backends.door import MEASURED, measurer
 from meshwright.calibrate.machine import identity
+from meshwright.cost_models.measured.file import FORMAT_VERSION
 from meshwright.cost_models.measured.measured import Identity
 
 VARIABLE = "MESHWRIGHT_PROFILES"
@@ -29,8 +30,8 @@ def folder() -> Path:
 
 
 def path_of(of: Identity) -> Path:
-    """The file of a machine's profile."""
-    digest = hashlib.sha256(repr(of).encode()).hexdigest()[:DIGITS]
+    """The file of a machine's profile; of another release's form it has another name."""
+    digest = hashlib.sha256(repr((FORMAT_VERSION, of)).encode()).hexdigest()[:DIGITS]
     return folder() / f"{of.device}-{of.cores}-cores-{digest}.json"
 
 

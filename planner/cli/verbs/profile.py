@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from meshwright.calibrate.kept import folder, kept_for
+from meshwright.calibrate.kept import DEVICE, folder, kept_for
 from meshwright.calibrate.samples import replaced
 from meshwright.cost_models.measured.file import load_measured, measured_text, measured_to_json
 from meshwright.cost_models.measured.measured import Measured
@@ -26,7 +26,8 @@ def run(args: Namespace) -> int:
 
 
 def _show(args: Namespace) -> None:
-    path = _paths(args, 1, [str(kept)] if not args.paths and (kept := kept_for(("CPU",))) else args.paths)[0]
+    kept = None if args.paths else kept_for((DEVICE,))
+    path = _paths(args, 1, args.paths if kept is None else [str(kept)])[0]
     one = load_measured(path)
     if not _as_json(args, measured_to_json(one)):
         show(one, path)
