@@ -149,13 +149,14 @@ QUANTILES = (0.1, 0.9)
 
 
 def _spreads(found: Measured, plans: Sequence[Plan], measured: Vector, x: Vector) -> tuple[Spread, ...]:
-    """How far the steps of each family are from what is predicted without them: each is left out of the fit, which is
-    linear from where it ended."""
+    """How far the steps of each family are from what is predicted without their model: as a user's model, it is left
+    out of the fit, which is linear from where it ended. Of one model alone, each plan is left out."""
     base, slopes = _prices(with_values(found, x), plans), _slopes(found, plans, x)
     rows, wanted = slopes / measured[:, None], (measured - base + slopes @ x) / measured
     ratios: dict[str, list[float]] = {}
     for index, plan in enumerate(plans):
-        rest = np.arange(len(plans)) != index
+        others = [number for number, one in enumerate(plans) if one.case.words[0] != plan.case.words[0]]
+        rest = others or [number for number in range(len(plans)) if number != index]
         without = least_squares(rows[rest], wanted[rest])
         predicted = base[index] + slopes[index] @ (without - x)
         ratios.setdefault(family_of(len(plan.program.stages)), []).append(float(measured[index] / predicted))
