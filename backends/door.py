@@ -53,7 +53,7 @@ class Backend(Protocol):
     def emit(self, subject: Subject, folder: Path) -> Files:
         """The files of a plan for this folder. Raises a `NotEmitted` for plans that no code is written for."""
 
-    def with_hosts(self, files: Files, seats: Sequence[Seat]) -> Files:
+    def with_hosts(self, files: Files, target: str, seats: Sequence[Seat]) -> Files:
         """The files of a plan for devices of hosts, with the places of its ranks."""
 
     def how_to_start(self, files: Files) -> str:

@@ -30,7 +30,7 @@ def check_hosts(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> Non
     """Nothing is asked of where ranks sit."""
 
 
-def with_hosts(files: Files, seats: Sequence[Seat]) -> Files:
+def with_hosts(files: Files, target: str, seats: Sequence[Seat]) -> Files:
     """The files, and for several hosts what starts the script on each: JAX runs one process there."""
     return hosts.with_hosts(files, len({seat.host for seat in seats}))
 

@@ -14,11 +14,10 @@ from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.read.allowed import check_model, check_software
 from meshwright.backends.torch_.emit.write import hosts
 from meshwright.backends.torch_.emit.write.hosts import check_order as check_hosts
-from meshwright.backends.torch_.emit.write.hosts import on_hosts as with_hosts
 from meshwright.backends.torch_.emit.write.needed import check_torch as check_installed
 from meshwright.backends.torch_.emit.write.script import SCRIPT
 
-__all__ = ["check_hosts", "check_installed", "check_model", "check_software", "emit", "with_hosts"]
+__all__ = ["check_hosts", "check_installed", "check_model", "check_software", "emit"]
 
 
 def on_hosts(target: str, seats: Sequence[Seat]) -> bool:
@@ -26,6 +25,11 @@ def on_hosts(target: str, seats: Sequence[Seat]) -> bool:
     if DEVICE[target] != "cpu":
         return True
     return all(seat.device == hosts.PROCESSOR for seat in seats) and len({seat.host for seat in seats}) > 1
+
+
+def with_hosts(files: Files, target: str, seats: Sequence[Seat]) -> Files:
+    """The files of a plan, with the places of its ranks, and what starts those of each host."""
+    return hosts.on_hosts(files, seats, gpus=DEVICE[target] != "cpu")
 
 
 def how_to_start(files: Files) -> str:

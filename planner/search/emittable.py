@@ -123,7 +123,7 @@ class Emission:
             calls = self.setting.folds.calls_tried(self.model, config.batch)
             subject = subject_of(self.setting, calls, config, decisions)
             self.backend.emit(subject, NOWHERE)
-            self.seats = self.seats or seats(self.cluster)
+            self.seats = seats(self.cluster) if self.seats is None else self.seats
             if self.backend.on_hosts(decisions.target, self.seats):
                 self.backend.check_hosts(decisions.groups, self.seats)
         except MeshwrightError as refusal:

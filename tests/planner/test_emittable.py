@@ -249,7 +249,7 @@ def test_a_plan_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = SimpleNamespace(emit=lambda subject, folder: printed.append(subject), on_hosts=lambda *_: False)
     setting: Any = SimpleNamespace(folds=SimpleNamespace(calls_tried=lambda *_: None))
     cluster: Any = None
-    emission = Emission(backend, setting, "m", cluster, outright=())
+    emission = Emission(backend, setting, "m", cluster, outright=(), seats=[])
     one, other = (SimpleNamespace(target="torch-gloo", name=name) for name in ("one", "other"))
     asked: list[Any] = [one, one, other]
     assert [emission.refusal(handmade.config("tp=1"), decisions) for decisions in asked] == [None] * 3

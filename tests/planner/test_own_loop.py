@@ -245,7 +245,7 @@ def emitted(
     backend = SimpleNamespace(
         emit=made,
         on_hosts=lambda target, _: target == "torch-cuda",
-        with_hosts=lambda files, seats: done.append(str(seats)) or files,
+        with_hosts=lambda files, target, seats: done.append(str(seats)) or files,
         how_to_start=door.how_to_start,
     )
     monkeypatch.setattr(emit, "backend_of", lambda _: backend)

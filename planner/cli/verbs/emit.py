@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
         print(f"note: {said}", file=sys.stderr)  # noqa: T201
     places = seats(again.ask.cluster)
     if not args.tiny and written_by.on_hosts(subject.decisions.target, places):
-        files = written_by.with_hosts(files, places)
+        files = written_by.with_hosts(files, subject.decisions.target, places)
     texts = dict(files.texts)
     check_files(folder, texts, force=args.force)
     try:

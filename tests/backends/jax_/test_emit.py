@@ -288,7 +288,7 @@ def test_a_rank_of_one_program_has_nothing_of_its_own(tmp_path: Path) -> None:
         next(door.each_alone(plan, tmp_path, limit_s=1.0))
     assert not door.by_rank()
     files = Files((("train.py", ""),), start="train.py")
-    assert door.with_hosts(files, []) == files
+    assert door.with_hosts(files, "jax-cpu", []) == files
     assert not door.on_hosts("jax-cpu", [])
 
 

@@ -33,7 +33,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """That of a perceptron on two hosts of two GPUs, in two micro-batches."""
     folder = tmp_path_factory.mktemp("hosts")
     plan = subject(MLP, on=JAX_CUDA, dp=4, zero=1, microbatches=2)
-    door.with_hosts(emit(plan, folder), SEATS).write(folder)
+    door.with_hosts(emit(plan, folder), plan.decisions.target, SEATS).write(folder)
     return folder
 
 

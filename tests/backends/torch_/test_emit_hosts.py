@@ -151,7 +151,7 @@ def test_processors_of_several_hosts_meet_by_gloo(tmp_path: Path) -> None:
         'nics = [{ kind = "ethernet", gbps = 1, count = 1 }]\n'
     )
     places = seats(read_cluster(str(tmp_path / "two.toml")))
-    made = on_hosts(files([0, 1, 2, 3]), places)
+    made = on_hosts(files([0, 1, 2, 3]), places, gpus=False)
     done = started(made, tmp_path, HEAD="127.0.0.1", NODE_RANK="1")
     assert "--nnodes 2 --node-rank 1 --nproc-per-node 2 --master-addr 127.0.0.1" in done.stdout
     launch = dict(made.texts)["launch.sh"]

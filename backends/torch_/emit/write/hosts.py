@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -102,13 +102,12 @@ class Host:
     """A host of the cluster, and the devices of it that have ranks, in the order of these."""
 
     number: int
-    device: str
     gpus: tuple[int, ...]
 
     @property
     def in_order(self) -> bool:
-        """Whether the host's ranks have its first GPUs, in order; processors are all one."""
-        return self.device == PROCESSOR or self.gpus == tuple(range(len(self.gpus)))
+        """Whether the host's ranks have its first GPUs, in order."""
+        return self.gpus == tuple(range(len(self.gpus)))
 
 
 def on_several(files: Files) -> bool:
@@ -116,24 +115,28 @@ def on_several(files: Files) -> bool:
     return "NODE_RANK" in dict(files.texts)[LAUNCH]
 
 
-def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
-    """The files of a plan for GPUs, with the places of its ranks. `seats` are those of the cluster's ranks."""
+def on_hosts(files: Files, seats: Sequence[Seat], *, gpus: bool = True) -> Files:
+    """The files of a plan, with the places of its ranks; `gpus`: these are GPUs, and no processes that have none.
+    `seats` are those of the cluster's ranks."""
     texts = dict(files.texts)
     rows: list[dict[str, Any]] = json.loads(texts[RANKS])
     placed = [seats[row["cluster_rank"]] for row in rows]
     hosts = _hosts(placed)
+    if not gpus:
+        hosts = [replace(host, gpus=tuple(range(len(host.gpus)))) for host in hosts]
     for row, seat in zip(rows, placed, strict=True):
-        gpu = {} if seat.device == PROCESSOR else {"gpu": seat.gpu}
-        row.update({"host": seat.host} | gpu | ({"nic": seat.nic} if seat.nic >= 0 else {}))
+        row.update(
+            {"host": seat.host} | ({"gpu": seat.gpu} if gpus else {}) | ({"nic": seat.nic} if seat.nic >= 0 else {})
+        )
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     networks = {seat.network for seat in placed} if len(hosts) > 1 else set()
     network = networks.pop() if len(networks) == 1 else ""
     texts[RANKS] = f"[\n{lines}\n]\n"
-    texts[LAUNCH] = "\n".join(_launch(hosts, network)) + "\n"
+    texts[LAUNCH] = "\n".join(_launch(hosts, network, gpus=gpus)) + "\n"
     if _alike(hosts):
-        texts[RAY] = _ray(hosts, network)
+        texts[RAY] = _ray(len(placed), network, gpus=gpus)
         if len(hosts) > 1:
-            texts[SLURM] = "\n".join(_slurm(hosts)) + "\n"
+            texts[SLURM] = "\n".join(_slurm(hosts, gpus=gpus)) + "\n"
     return Files(tuple(texts.items()))
 
 
@@ -148,7 +151,7 @@ def _hosts(placed: Sequence[Seat]) -> list[Host]:
     known = set[int]()
     for number, seat in enumerate(placed):
         if hosts and hosts[-1].number == seat.host:
-            hosts[-1] = Host(seat.host, seat.device, (*hosts[-1].gpus, seat.gpu))
+            hosts[-1] = Host(seat.host, (*hosts[-1].gpus, seat.gpu))
         elif seat.host in known:
             raise EmissionTarget(
                 place=f"rank {number} on host {seat.host}",
@@ -156,7 +159,7 @@ def _hosts(placed: Sequence[Seat]) -> list[Host]:
                 fix="plan with a cluster of hosts with as many GPUs each",
             )
         else:
-            hosts.append(Host(seat.host, seat.device, (seat.gpu,)))
+            hosts.append(Host(seat.host, (seat.gpu,)))
             known.add(seat.host)
     return hosts
 
@@ -166,11 +169,11 @@ def _alike(hosts: Sequence[Host]) -> bool:
     return all(one.in_order and len(one.gpus) == len(hosts[0].gpus) for one in hosts)
 
 
-def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
+def _launch(hosts: Sequence[Host], network: str, *, gpus: bool) -> Iterator[str]:
     ranks = sum(len(one.gpus) for one in hosts)
     yield "#!/bin/sh"
     if len(hosts) == 1:
-        what = "GPUs" if _have_gpus(hosts) else "ranks"
+        what = "GPUs" if gpus else "ranks"
         yield f"# Start train.py on {ranks} {what} of this host. Arguments are handed on: ./launch.sh --steps 10"
     else:
         yield f"# Start this host's ranks of train.py, which has {ranks}. On every host, with its number:"
@@ -181,7 +184,7 @@ def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
     yield 'cd "$(dirname "$0")" || exit 1'
     yield from CHECK.splitlines()
     yield from _each(hosts)
-    if _have_gpus(hosts):
+    if gpus:
         yield "found=$(nvidia-smi -L | wc -l)"
         yield 'if [ "$found" -lt "$each" ]; then'
         yield '    echo "ranks.json has $each ranks on this host, which has $found GPUs: plan for such hosts" >&2'
@@ -189,7 +192,7 @@ def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
         yield "fi"
     elif len(hosts) > 1:
         yield from INTERFACE.splitlines()
-    for name, value, why in _told(hosts, network):
+    for name, value, why in _told(network, gpus=gpus):
         yield f"# {why[0].upper()}{why[1:]}."
         yield f'export {name}="${{{name}:-{value}}}"'
     yield "# Ranks share the cores of a host; torchrun would give each one."
@@ -202,13 +205,9 @@ def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
         yield '    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" train.py "$@"'
 
 
-def _have_gpus(hosts: Sequence[Host]) -> bool:
-    return any(host.device != PROCESSOR for host in hosts)
-
-
-def _told(hosts: Sequence[Host], network: str) -> tuple[tuple[str, str, str], ...]:
+def _told(network: str, *, gpus: bool) -> tuple[tuple[str, str, str], ...]:
     """Variables of the environment; those of NCCL and CUDA say nothing to processors."""
-    return (*VARIABLES.get(network, ()), *ALWAYS) if _have_gpus(hosts) else ()
+    return (*VARIABLES.get(network, ()), *ALWAYS) if gpus else ()
 
 
 def _each(hosts: Sequence[Host]) -> Iterator[str]:
@@ -231,21 +230,20 @@ def _each(hosts: Sequence[Host]) -> Iterator[str]:
         yield 'export CUDA_VISIBLE_DEVICES="$gpus"'
 
 
-def _ray(hosts: Sequence[Host], network: str) -> str:
-    ranks, gpus = sum(len(host.gpus) for host in hosts), _have_gpus(hosts)
-    told = _told(hosts, network)
+def _ray(ranks: int, network: str, *, gpus: bool) -> str:
+    told = _told(network, gpus=gpus)
     environment = "".join(f'\n    # {why}\n    "{name}": "{value}",' for name, value, why in told)
     return RAY_TRAIN.format(name=RAY, ranks=ranks, gpus=gpus, environment=f"{environment}\n")
 
 
-def _slurm(hosts: Sequence[Host]) -> Iterator[str]:
+def _slurm(hosts: Sequence[Host], *, gpus: bool) -> Iterator[str]:
     each = len(hosts[0].gpus)
     yield "#!/bin/bash"
     yield f"# Start train.py under Slurm: sbatch {SLURM} --steps 10"
     yield "#SBATCH --job-name=train"
     yield f"#SBATCH --nodes={len(hosts)}"
     yield "#SBATCH --ntasks-per-node=1"
-    if _have_gpus(hosts):
+    if gpus:
         yield f"#SBATCH --gpus-per-node={each}"
     yield "#SBATCH --exclusive"
     yield 'cd "$SLURM_SUBMIT_DIR" || exit 1'
