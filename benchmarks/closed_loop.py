@@ -26,6 +26,7 @@ from benchmarks.closed.figures import Figures, figures
 from benchmarks.closed.plans import Planned, Question, planned
 from meshwright.backends.door import measurer
 from meshwright.calibrate.machine import busy_share
+from meshwright.planner.question import ask
 
 MODELS = ("llama", "gpt", "lines", "wide")
 RANKS, BATCH, SEQ, LIMIT_S = 2, 8, 64, 1800.0
@@ -34,7 +35,7 @@ SHIPPED, CALIBRATED = "shipped", "calibrated"
 
 def compared(question: Question, profile: str | None, count: int, seed: int, rounds: int, steps: int) -> dict[str, Any]:
     """All that is found of one model, as data."""
-    profiles = {SHIPPED: "published"} | ({} if profile is None else {CALIBRATED: profile})
+    profiles = {SHIPPED: ask.SHIPPED} | ({} if profile is None else {CALIBRATED: profile})
     with tempfile.TemporaryDirectory() as folder:
         plans = planned(question, profiles, count, seed, Path(folder))
         before = busy_share()

@@ -14,11 +14,10 @@ from meshwright.backends.door import MEASURED, measurer
 from meshwright.calibrate.machine import identity
 from meshwright.cost_models.measured.file import FORMAT_VERSION
 from meshwright.cost_models.measured.measured import Identity
+from meshwright.ir.target.capabilities import PROCESSOR
 
 VARIABLE = "MESHWRIGHT_PROFILES"
 """The environment variable that names another folder."""
-DEVICE = "CPU"
-"""What the ranks of a local target are."""
 DIGITS = 12
 """Of a digest in a file's name."""
 
@@ -37,22 +36,20 @@ def path_of(of: Identity) -> Path:
 
 def this_machine(target: str, threads: int = 1) -> Identity:
     """This machine, as ranks of a local target use it."""
-    return identity(DEVICE, measurer(target).libraries(), threads)
+    return identity(PROCESSOR, measurer(target).libraries(), threads)
 
 
 def kept_for(devices: tuple[str, ...]) -> Path | None:
     """The profile of this machine, where one is kept and some ranks are such as it has."""
-    found = (path_of(this_machine(target)) for target in MEASURED if DEVICE in devices)
-    return next((path for path in found if path.is_file()), None)
+    if PROCESSOR not in devices:
+        return None
+    return next((path for path in (path_of(this_machine(target)) for target in MEASURED) if path.is_file()), None)
 
 
 def unlike(of: Identity) -> str:
     """In what a profile's machine is another than this one; empty where it is this one, or of devices that are not
     asked here."""
-    if of.device != DEVICE:
+    if of.device != PROCESSOR:
         return ""
-    own = next(
-        (one for one in (this_machine(target, of.threads) for target in MEASURED) if one.libraries == of.libraries),
-        None,
-    )
-    return "" if own == of else f"this machine is {own or this_machine(MEASURED[0], of.threads)}"
+    own = [this_machine(target, of.threads) for target in MEASURED]
+    return "" if of in own else f"this machine is {own[0]}"

@@ -61,7 +61,8 @@ class StepConstants:
 
 
 BEYOND = 2
-"""How many times as wide an interval is, in its logarithm, for kernels beyond the range of what was measured."""
+"""How many times as wide an interval is, in its logarithm, for kernels beyond the range of what was measured: assumed,
+as nothing was measured there."""
 
 
 @dataclass(frozen=True, kw_only=True)

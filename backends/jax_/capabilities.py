@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshwright.ir.target.capabilities import Capabilities, Line, ScheduleLine
+from meshwright.ir.target.capabilities import PROCESSOR, Capabilities, Line, ScheduleLine
 from meshwright.ir.target.precisions import PrecisionLine
 
 _TRIED = "tried on 8 host devices, jax 0.10.2: gradients exact"
@@ -107,5 +107,5 @@ LOCAL = "jax-cpu"
 
 def usual(devices: Sequence[str]) -> str:
     """The target that is meant on devices of these names."""
-    kinds = {"TPU": "jax-tpu", "CPU": "jax-cpu"}
+    kinds = {"TPU": "jax-tpu", PROCESSOR: "jax-cpu"}
     return next((target for kind, target in kinds.items() if all(kind in one.upper() for one in devices)), "jax-cuda")

@@ -16,6 +16,7 @@ from meshwright.backends.torch_.emit.write import hosts
 from meshwright.backends.torch_.emit.write.hosts import check_order as check_hosts
 from meshwright.backends.torch_.emit.write.needed import check_torch as check_installed
 from meshwright.backends.torch_.emit.write.script import SCRIPT
+from meshwright.ir.target.capabilities import PROCESSOR
 
 __all__ = ["check_hosts", "check_installed", "check_model", "check_software", "emit"]
 
@@ -24,7 +25,7 @@ def on_hosts(target: str, seats: Sequence[Seat]) -> bool:
     """Whether the target's ranks are GPUs, or processors of several hosts."""
     if DEVICE[target] != "cpu":
         return True
-    return all(seat.device == hosts.PROCESSOR for seat in seats) and len({seat.host for seat in seats}) > 1
+    return all(seat.device == PROCESSOR for seat in seats) and len({seat.host for seat in seats}) > 1
 
 
 def with_hosts(files: Files, target: str, seats: Sequence[Seat]) -> Files:

@@ -18,6 +18,7 @@ from meshwright.calibrate.detect.outputs.sources import Source
 from meshwright.calibrate.detect.outputs.topo import Wiring
 from meshwright.calibrate.detect.told import Host, Told
 from meshwright.ir.errors import GpusDiffer, MachineUndescribed, OutputsContradict
+from meshwright.ir.target.capabilities import PROCESSOR
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ def _of_processors(found: Processors, source: Source, sources: tuple[Source, ...
     nics, remarks = nics_of(sources, None)
     sockets = f", {found.sockets} socket{'s' if found.sockets > 1 else ''}" if found.sockets else ""
     return Host(
-        gpu="CPU",
+        gpu=PROCESSOR,
         called=f"{found.name or 'processors'}{sockets}",
         count=Told(found.cores, "measured", f"{source.by}, one rank for each core"),
         nics=nics,

@@ -137,7 +137,11 @@ def _nics(kept: list[Port], usual: UsualNic | None, remarks: tuple[str, ...]) ->
         return None, remarks
     first = kept[0]
     rate = first.adapter.gbps
-    if rate is None and usual is None:
+    if rate is not None:
+        gbps = Told(rate, "measured", first.by)
+    elif usual is not None:
+        gbps = Told(usual.rate.value, "datasheet", USUAL)
+    else:
         return None, (*remarks, f"{first.by} says no rate of {first.adapter.name}")
     if first.adapter.kind:
         kind, known, by = first.adapter.kind, MEASURED, first.by
@@ -147,9 +151,6 @@ def _nics(kept: list[Port], usual: UsualNic | None, remarks: tuple[str, ...]) ->
         kind, known, by = "infiniband", ASSUMED, "an adapter with RDMA, whose link layer no output tells"
     if kind == "ethernet" and usual is not None and usual.kind != kind:
         remarks = (*remarks, f"usual beside this device is {usual.kind}: where there is any, `ibstat` would tell")
-    gbps = (
-        Told(rate, "measured", first.by) if rate is not None else Told(usual.rate.value, "datasheet", USUAL)  # type: ignore[union-attr]
-    )
     return Nics(
         kind=kind, kind_known=known, kind_by=by, gbps=gbps, count=Told(len(kept), "measured", first.by)
     ), remarks

@@ -17,6 +17,7 @@ from meshwright.calibrate.detect.told import Host, Told
 from meshwright.cost_models.hardware import toml as cluster_toml
 from meshwright.cost_models.hardware.devices import device
 from meshwright.cost_models.hardware.quantity import weakest
+from meshwright.ir.target.capabilities import PROCESSOR
 
 FORMAT_VERSION = 1
 
@@ -110,7 +111,7 @@ def _pool(pool: FoundPool, own: dict[Own, str]) -> Iterator[str]:
 
 
 def _by_name(host: Host) -> str:
-    return "measured" if host.gpu != "CPU" else "a rank for each core"
+    return "measured" if host.gpu != PROCESSOR else "a rank for each core"
 
 
 def _peaks(host: Host) -> str:

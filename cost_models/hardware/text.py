@@ -26,6 +26,7 @@ from meshwright.ir.errors import ClusterFileMissing, ClusterKeyUnknown, ClusterS
 from meshwright.ir.files.documents import SHOWN
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import DIGITS, FILE_BYTES, HOSTS, PER_HOST, Limit
+from meshwright.ir.target.capabilities import PROCESSOR
 
 _SHORTHAND = re.compile(r"(?P<hosts>[0-9]+)\s*[x×]\s*(?P<gpus>[0-9]+)\s*[x×]\s*(?P<gpu>[^,=]+)(?P<options>(,[^,]*)*)")
 _CPU = re.compile(r"cpu:(?P<ranks>[0-9]+)")
@@ -37,7 +38,7 @@ def read_cluster(reference: str) -> Cluster:
     """The cluster that `reference` names or describes."""
     if found := _CPU.fullmatch(reference):
         ranks = _count(reference, "ranks", found["ranks"], PER_HOST)
-        return Cluster(pools=(Pool(name="cpu", hosts=1, device=device("CPU"), gpus_per_host=ranks),))
+        return Cluster(pools=(Pool(name="cpu", hosts=1, device=device(PROCESSOR), gpus_per_host=ranks),))
     if found := _SHORTHAND.fullmatch(reference):
         return _shorthand(reference, found)
     path = Path(reference)

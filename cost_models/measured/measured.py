@@ -166,7 +166,7 @@ FAMILIES = ("one stage", "pipeline")
 
 def family_of(stages: int) -> str:
     """The family of a plan."""
-    return FAMILIES[stages > 1]
+    return "pipeline" if stages > 1 else "one stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -374,6 +374,8 @@ def layout_names(
 
 _PRICED = "whatever the evaluator can price"
 
+PROCESSOR = "CPU"
+"""The device whose ranks are processes of a host, without accelerators."""
 ANY = Capabilities(
     target="any",
     device="cuda",

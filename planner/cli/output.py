@@ -88,6 +88,9 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def unwritable(place: Path, error: OSError) -> PlanUnwritable:
-    """The error for a place that cannot be written."""
-    return PlanUnwritable(place=f"--out {place}", cause=f"{error.strerror}".lower(), fix="name a directory to write to")
+def unwritable(place: Path, error: OSError | ValueError, what: str = "a directory") -> PlanUnwritable:
+    """The error for a place that cannot be written, which is to be named."""
+    cause = error.strerror if isinstance(error, OSError) else str(error)
+    return PlanUnwritable(
+        place=f"--out {place}", cause=(cause or "it cannot be written").lower(), fix=f"name {what} to write to"
+    )

@@ -158,6 +158,8 @@ def said_of(profile: Profile, cluster: Cluster) -> tuple[str, ...]:
     told = [f"prices are of profile {found.name}, measured {found.made}{forced}: {found.identity}"]
     if another := unlike(found.identity):
         told.append(f"that was measured elsewhere: {another}")
+    if not found.spreads:
+        told.append("no whole steps were measured there: intervals are those of the shipped prices")
     for pool in cluster.pools:
         ranks = found.with_ranks(pool.gpus_per_host).ranks
         if pool.device.name == found.identity.device and ranks != pool.gpus_per_host:

@@ -12,7 +12,8 @@ import pytest
 from meshwright.calibrate.kept import folder, kept_for, path_of, this_machine
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.measured.file import load_measured, measured_text
-from meshwright.cost_models.measured.measured import Identity, Measured
+from meshwright.cost_models.measured.measured import Identity, Measured, Spread
+from meshwright.cost_models.profile import calibrated
 from meshwright.planner.cli.main import main
 from meshwright.planner.question.ask import profile_of, said_of
 from tests.cost_models.measured_cpu import hand
@@ -39,7 +40,10 @@ def test_what_was_measured_of_this_machine_prices_its_own_ranks(keep: Callable[[
     one = keep(this_machine("torch-gloo"))
     assert profile_of(None, CPUS).measured == one
     assert profile_of(None, GPUS).name == profile_of("published", CPUS).name == "published"
-    assert len(said_of(profile_of(None, CPUS), CPUS)) == 1
+    told = said_of(profile_of(None, CPUS), CPUS)
+    assert told[1:] == ("no whole steps were measured there: intervals are those of the shipped prices",)
+    whole = replace(one, spreads=(Spread(family="pipeline", plans=5, low=0.5, high=2.0),))
+    assert said_of(calibrated(whole), CPUS) == told[:1]
 
 
 @pytest.mark.parametrize("changes", [{"cores": 999}, {"libraries": (("torch", "1.0"),)}, {"processor": "another"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def test_intervals_hold_what_the_fit_has_not_seen(plans: list[Plan]) -> None:
     odd = np.array([1.5 if "gpipe" in plan.case.words[1] else 1.0 for plan in plans])
     spreads = {one.family: one for one in fitted(hand(), plans, list(seconds * odd)).spreads}
     assert spreads["pipeline"].high > 1.2
+
+
+def test_the_model_that_an_interval_is_of_is_left_out(plans: list[Plan]) -> None:
+    """A second model whose steps take twice as long as the first's would have it: neither fit foresees the other."""
+    seconds = residuals._prices(with_values(hand(), np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-9, 3e-4, 1e-3])), plans)
+    others = [replace(plan, case=replace(plan.case, words=("other", plan.case.words[1]))) for plan in plans]
+    spreads = fitted(hand(), [*plans, *others], [*seconds, *(2 * seconds)]).spreads
+    assert {one.family: one.plans for one in spreads} == {"one stage": 16, "pipeline": 10}
+    assert all(one.low == pytest.approx(0.5, rel=0.1) and one.high == pytest.approx(2, rel=0.1) for one in spreads)
 
 
 def test_the_least_squares_are_not_negative() -> None:

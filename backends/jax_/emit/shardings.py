@@ -288,8 +288,9 @@ def _convolved_apart(body: BodyProgram) -> str:
 
 
 def _uneven(body: BodyProgram, moves: Sequence[Move], sizes: Mapping[str, int]) -> str:
-    """A value whose length a slice or a pad has changed to one that an axis does not divide which values are moved
-    along in that dimension; empty if there is none. XLA carries cuts to it from what is made of it, and fails there."""
+    """The first result of a slice or a pad whose new length some axis does not divide, along a dimension in which
+    values are moved over that axis; empty if there is none. The plan has it whole; XLA cuts it, as it does what is made
+    of it later, and its partitioner fails on parts of unequal lengths."""
     moved = {(axis, dim) for move in moves for axis in move.step.axes for dim in (move.step.dim, move.step.target)}
     for one in body.forward:
         if isinstance(one, Compute) and one.signature.kind in ("slice", "pad"):

@@ -19,6 +19,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import networkx as nx
+
 from meshwright.ir.errors import OutputBroken
 
 BY = "nvidia-smi topo -m"
@@ -116,16 +118,7 @@ def _nvlinks(cell: str) -> int:
 
 def islands(neighbours: list[list[int]]) -> tuple[tuple[int, ...], ...]:
     """The parts of a graph, each in order, by their first members."""
-    found: list[tuple[int, ...]] = []
-    seen: set[int] = set()
-    for start in range(len(neighbours)):
-        if start in seen:
-            continue
-        part, front = {start}, [start]
-        while front:
-            reached = [one for one in neighbours[front.pop()] if one not in part]
-            part.update(reached)
-            front += reached
-        seen |= part
-        found.append(tuple(sorted(part)))
-    return tuple(found)
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(neighbours)))
+    graph.add_edges_from((one, other) for one, others in enumerate(neighbours) for other in others)
+    return tuple(sorted(tuple(sorted(part)) for part in nx.connected_components(graph)))

@@ -48,7 +48,7 @@ def run(args: Namespace) -> int:
                 whole = with_residuals(found, calibration.measured_by, samples, calibration.keep)
                 found = calibration.write(whole)
         except OSError as error:
-            raise unwritable(out, error) from None
+            raise unwritable(out, error, "a file") from None
     if found is None:
         return 0
     if args.json:

@@ -8,6 +8,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from meshwright.ir.errors import OutputTaken
+from meshwright.planner.cli.output import unwritable
 from meshwright.planner.question.clusters import look, to_json
 
 
@@ -41,7 +43,10 @@ def _write(args: Namespace) -> int:
     cluster = found(gathered, args.like)
     text = write(cluster)
     if out is not None:
-        _to_file(out, text)
+        try:
+            out.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise unwritable(out, error, "a file") from None
     if out is not None or args.json:
         for warning in warnings(cluster):
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
@@ -58,8 +63,6 @@ def _write(args: Namespace) -> int:
 
 def _checked(text: str, *, force: bool) -> Path:
     """The file to write, before anything is asked."""
-    from meshwright.ir.errors import OutputTaken
-
     if os.path.lexists(text) and not force:
         raise OutputTaken(
             place=f"--out {text}",
@@ -67,13 +70,3 @@ def _checked(text: str, *, force: bool) -> Path:
             fix="name another file with --out, or write over it with --force",
         )
     return Path(text)
-
-
-def _to_file(out: Path, text: str) -> None:
-    from meshwright.ir.errors import PlanUnwritable
-
-    try:
-        out.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        cause = (error.strerror or "it cannot be written").lower() if isinstance(error, OSError) else str(error)
-        raise PlanUnwritable(place=f"--out {out}", cause=cause, fix="name a file to write") from None

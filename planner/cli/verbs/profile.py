@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from meshwright.calibrate.kept import DEVICE, folder, kept_for
+from meshwright.calibrate.kept import folder, kept_for
 from meshwright.calibrate.samples import replaced
 from meshwright.cost_models.measured.file import load_measured, measured_text, measured_to_json
 from meshwright.cost_models.measured.measured import Measured
 from meshwright.cost_models.measured.several import differences, joined
 from meshwright.ir.errors import ArgumentsMissing, MeshwrightError
+from meshwright.ir.target.capabilities import PROCESSOR
 from meshwright.planner.cli.output import unwritable
 from meshwright.planner.cli.views.profile import row, show, show_differences
 
@@ -26,7 +27,7 @@ def run(args: Namespace) -> int:
 
 
 def _show(args: Namespace) -> None:
-    kept = None if args.paths else kept_for((DEVICE,))
+    kept = None if args.paths else kept_for((PROCESSOR,))
     path = _paths(args, 1, args.paths if kept is None else [str(kept)])[0]
     one = load_measured(path)
     if not _as_json(args, measured_to_json(one)):
@@ -51,7 +52,7 @@ def _merge(args: Namespace) -> None:
     try:
         replaced(out, measured_text(one).splitlines())
     except OSError as error:
-        raise unwritable(out, error) from None
+        raise unwritable(out, error, "a file") from None
     if not _as_json(args, measured_to_json(one)):
         show(one, str(out))
 

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.testbed.hosts import hosts, lacking
 from meshwright.planner.cli.main import main
 
+LACKING = lacking()
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TWO_HOSTS = """\
 [[pool]]
@@ -37,7 +38,7 @@ def losses(printed: str) -> list[str]:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.skipif(bool(lacking()), reason=lacking() or "it runs")
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
 def test_two_hosts_do_what_one_does(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text(TWO_HOSTS)
     environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}

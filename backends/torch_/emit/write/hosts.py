@@ -32,8 +32,6 @@ if [ -z "$GLOO_SOCKET_IFNAME" ] && command -v ip >/dev/null; then
         || GLOO_SOCKET_IFNAME=$(ip -o route get "$head" | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p')
     export GLOO_SOCKET_IFNAME
 fi"""
-PROCESSOR = "CPU"
-"""The device of ranks that are processes, and no GPUs."""
 RAY_TRAIN = '''\
 """Start train.py by Ray Train, from a folder that all hosts have: python {name} --steps 10"""
 
