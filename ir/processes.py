@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_EVERY_S = 0.5
@@ -35,6 +37,21 @@ def end_with(parent: int) -> None:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
+
+
+def peak_memory() -> int:
+    """The most bytes that this process held at once.
+
+    `ru_maxrss` begins with what the parent held when it started this process, so that a small process of a large one
+    seems large; /proc of Linux counts anew.
+    """
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    found = next((line.split() for line in lines if line.startswith("VmHWM:")), None)
+    if found is not None:
+        return int(found[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss: bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _watch(parent: int) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshwright.backends.torch_.verify.run.counting import Collective, Counting
 from meshwright.backends.torch_.verify.run.loading import load
 from meshwright.ir.errors import RanksFailed
-from meshwright.ir.processes import end_with
+from meshwright.ir.processes import end_with, peak_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +132,7 @@ def main(parent: int, script: str, rank: int, ranks: int, out: str) -> None:
         batch = train.batch_of(0, mesh)
         with Counting() as counting:
             train.train_step(model, optimizer, batch, mesh)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    took = {"wall_s": time.monotonic() - begin, "cpu_s": time.process_time(), "peak_bytes": peak}
+    took = {"wall_s": time.monotonic() - begin, "cpu_s": time.process_time(), "peak_bytes": peak_memory()}
     torch.save({"collectives": dict(counting.found)} | took, out)
 
 
