@@ -167,7 +167,7 @@ class _States:
             cut=any(self.elements(slot.value) < self.body.locals[slot.value].type.elements for slot in trained),
             stepping=max(map(self.stepping, trained), default=0.0),
             slots=slots,
-            units=frozenset(slot.path for slot in trained if self.by_torch and self.in_unit(slot)),
+            units=frozenset(slot.path for slot in trained if self.runtime.by_torch and self.in_unit(slot)),
             products=self.products() if self.repeated and self.runtime.placeholders else (),
         )
 
@@ -189,14 +189,9 @@ class _States:
         """Bytes of the optimizer's copy and moments of a parameter."""
         return self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments)
 
-    @property
-    def by_torch(self) -> bool:
-        """Whether `fully_shard` and DDP keep parameters and sum gradients; fused stacks and XLA have their own ways."""
-        return self.runtime.style in ("eager", "compiled") and not self.runtime.piecewise
-
     def late(self, slot: ParamSlot) -> bool:
         """Whether `fully_shard` scatters a gradient once per step, after accumulation."""
-        return self.by_torch and self.at(slot, slot.optimizer) < self.at(slot, slot.grads)
+        return self.runtime.by_torch and self.at(slot, slot.optimizer) < self.at(slot, slot.grads)
 
     def in_unit(self, slot: ParamSlot) -> bool:
         """Whether a parameter belongs to a unit of shards."""
@@ -205,7 +200,7 @@ class _States:
     def spread(self, slot: ParamSlot) -> bool:
         """Whether a parameter that is planned whole rests in shards, as `fully_shard` does ZeRO-1 and ZeRO-2."""
         whole = slot.stored == slot.value and slot.grad is not None
-        return self.by_torch and whole and self.in_unit(slot)
+        return self.runtime.by_torch and whole and self.in_unit(slot)
 
     def offloaded(self, slot: ParamSlot) -> float:
         """Host bytes of a parameter: the optimizer's state, what it updates if that is no part of the state, and a
@@ -225,19 +220,19 @@ class _States:
         if self.states.master > self.states.gradient and not slot.host:
             return self.at(slot, slot.optimizer) * self.states.master
         moved = slot.synced not in (slot.grad, None) and self.runtime.style != "fused"
-        summed = self.by_torch and not self.late(slot)
+        summed = self.runtime.by_torch and not self.late(slot)
         return self.at(slot, slot.optimizer) * self.states.reduced if moved and not summed else 0.0
 
     def bucket(self, slot: ParamSlot) -> float:
         """Bytes of the bucket to which DDP, which sums gradients as they are, copies a gradient. `fully_shard`, which
         casts what is stored, sums copies in the dtype that their gradients get."""
-        ddp = self.by_torch and self.states.used == self.states.stored
+        ddp = self.runtime.by_torch and self.states.used == self.states.stored
         summed = ddp and slot.synced not in (slot.grad, None) and not self.late(slot)
         return self.at(slot, slot.grads) * self.states.reduced if summed else 0.0
 
     def cast_copy(self, slot: ParamSlot) -> bool:
         """Whether a unit of `fully_shard` casts a parameter that every rank holds."""
-        return self.by_torch and self.states.casts and not self.in_unit(slot)
+        return self.runtime.by_torch and self.states.casts and not self.in_unit(slot)
 
     def stepping(self, slot: ParamSlot) -> float:
         """Bytes of temporaries at the step: on CPU, AdamW makes a root of the second moment parameter by parameter, and
@@ -274,7 +269,7 @@ class _States:
     def unit_kept(self) -> bool:
         gathered = {s.result for s in self.body.forward if isinstance(s, Move) and s.reason == "parameter"}
         again = any(isinstance(s, Move) and s.reason == "parameter" for s in self.body.backward)
-        stays = self.by_torch and bool(gathered) and not again  # what is not gathered again was not given back
+        stays = self.runtime.by_torch and bool(gathered) and not again  # what is not gathered again was not given back
         return stays or any(kept.name in gathered for kept in self.body.kept) or any(map(self.spread, self.slots))
 
     def scattered(self) -> set[str]:
@@ -285,7 +280,7 @@ class _States:
     def summed(self) -> Iterator[int]:
         """Elements of gradients that the backward pass sums over ranks which all hold them, as they are made."""
         moved = {move.result for move in self.syncs()}
-        if self.by_torch:
+        if self.runtime.by_torch:
             first = (move for move in self.syncs() if move.operand not in moved)
             yield from (self.elements(move.operand) for move in first if move.step.kind == "all_reduce")
 
@@ -296,7 +291,7 @@ class _States:
     def pooled(self) -> bool:
         """Whether messages lie in pools: `fully_shard` on GPUs; fused stacks keep buffers of their own, XLA allocates
         by itself."""
-        return self.by_torch and self.body.kernels.device != "cpu"
+        return self.runtime.by_torch and self.body.kernels.device != "cpu"
 
     def piece(self) -> float:
         """Bytes of gradients that are reduced one by one: the one that is made, and the bucket that is on its way."""

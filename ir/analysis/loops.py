@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from types import MappingProxyType
 
@@ -106,7 +106,7 @@ def _loops(key: Same[Graph]) -> Loops:
     names, labels = _Naming(atoms).named()
     occurs: dict[str, dict[tuple[str, str], None]] = {}
     sizes: dict[str, int] = {}
-    for op, factor, parts in atoms.occurrences():
+    for op, factor, parts in atoms.occurrences:
         for atom in parts:
             sizes.setdefault(names[atom], atoms.size[atom])
             occurs.setdefault(names[atom], {})[op.name, factor] = None
@@ -123,7 +123,7 @@ def _loops(key: Same[Graph]) -> Loops:
 
     dims = {value: tuple(named(dim) for dim in atoms.dims(value)) for value in graph.types}
     factors: dict[str, dict[str, Names]] = {op.name: {} for op in graph.ops}
-    for op, factor, parts in atoms.occurrences():
+    for op, factor, parts in atoms.occurrences:
         factors[op.name][factor] = named(parts)
     return Loops(found, MappingProxyType(dims), MappingProxyType(factors))
 
@@ -231,20 +231,24 @@ class Atoms:
         )
         for index, (op, rule) in enumerate(zip(graph.ops, self.rules, strict=True)):
             self._join_op(index, op, rule)
+        self._settled: list[tuple[int, ...]] = [self._atoms(element) for element in range(len(self.size))]
 
     def dims(self, value: str) -> tuple[tuple[int, ...], ...]:
         """The atoms of every dimension of a value."""
-        return tuple(self.atoms(element) for element in self._dims[value])
+        return tuple(self._settled[element] for element in self._dims[value])
 
     def factor(self, op: int, name: str) -> tuple[int, ...]:
         """The atoms of a factor of the operator with this index."""
-        return self.atoms(self._factors[op][name])
+        return self._settled[self._factors[op][name]]
 
-    def occurrences(self) -> Iterator[tuple[Op, str, tuple[int, ...]]]:
+    @cached_property
+    def occurrences(self) -> tuple[tuple[Op, str, tuple[int, ...]], ...]:
         """Every factor of every operator, with its atoms."""
-        for op, factors in zip(self.graph.ops, self._factors, strict=True):
-            for name, element in factors.items():
-                yield op, name, self.atoms(element)
+        return tuple(
+            (op, name, self._settled[element])
+            for op, factors in zip(self.graph.ops, self._factors, strict=True)
+            for name, element in factors.items()
+        )
 
     def find(self, element: int) -> int:
         while self._parent[element] != element:
@@ -252,11 +256,11 @@ class Atoms:
             element = self._parent[element]
         return element
 
-    def atoms(self, element: int) -> tuple[int, ...]:
-        """The atoms of an element; none, if its size is 1."""
+    def _atoms(self, element: int) -> tuple[int, ...]:
+        """The atoms of an element so far; none, if its size is 1."""
         root = self.find(element)
         if root in self._parts:
-            return tuple(atom for part in self._parts[root] for atom in self.atoms(part))
+            return tuple(atom for part in self._parts[root] for atom in self._atoms(part))
         return () if self.size[root] == 1 else (root,)
 
     def _element(self, size: int) -> int:
@@ -296,7 +300,7 @@ class Atoms:
     def _open(self, sequence: list[int]) -> bool:
         """Make the last element an atom; False if it was split or removed instead."""
         last = sequence.pop()
-        parts = self.atoms(last)
+        parts = self._atoms(last)
         sequence.extend(parts)
         return parts == (last,)
 
@@ -351,7 +355,7 @@ class _Naming:
         for value in self.atoms.graph.types:
             for dim in self.atoms.dims(value):
                 yield from dim
-        for _, _, parts in self.atoms.occurrences():
+        for _, _, parts in self.atoms.occurrences:
             yield from parts
 
     def _give(self, parts: Sequence[int], stem: str) -> None:
@@ -367,7 +371,7 @@ class _Naming:
                         self.labels.setdefault(atom, label)
 
     def _by_factor(self, role: str, kinds: tuple[str, ...], factor: str) -> None:
-        for op, name, parts in self.atoms.occurrences():
+        for op, name, parts in self.atoms.occurrences:
             if name != factor or op.kind not in kinds:
                 continue
             if len(parts) == 1:
@@ -379,7 +383,7 @@ class _Naming:
     def _by_table(self) -> None:
         """Name the vocabulary: the rows of a table with as many rows as the loss has classes, tied or not."""
         classes = {self.atoms.size[atom] for atom, stem in self.stems.items() if stem == "vocab"}
-        for op, name, parts in self.atoms.occurrences():
+        for op, name, parts in self.atoms.occurrences:
             if op.kind == "embedding" and name == "v" and len(parts) == 1:
                 vocab = not classes or self.atoms.size[parts[0]] in classes
                 self._give(parts, "vocab" if vocab else "table")
@@ -393,10 +397,7 @@ class _Naming:
 
     def _by_image(self) -> None:
         rows = {
-            atom
-            for op, name, parts in self.atoms.occurrences()
-            if op.kind in _PRODUCTS and name == "n"
-            for atom in parts
+            atom for op, name, parts in self.atoms.occurrences if op.kind in _PRODUCTS and name == "n" for atom in parts
         }
         for value, dim, index, _ in self.atoms.images:
             parts = self.atoms.dims(value)[dim]
@@ -418,7 +419,7 @@ class _Naming:
         a result."""
         ends = {*(item.value for item in self.atoms.graph.inputs), *self.atoms.graph.outputs}
         seen = {atom for value in ends for dim in self.atoms.dims(value) for atom in dim}
-        loops = [(name, parts) for _, name, parts in self.atoms.occurrences()]
+        loops = [(name, parts) for _, name, parts in self.atoms.occurrences]
         made, summed = ({at for name, parts in loops if name == one for at in parts} for one in ("co", "ci"))
         for atom in sorted(made & summed - seen):
             self._give([atom], "channels")

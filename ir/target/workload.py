@@ -169,6 +169,11 @@ class Stack:
         for name in self.hides:
             _known("stack", name, HIDES)
 
+    @property
+    def by_torch(self) -> bool:
+        """Whether `fully_shard` and DDP keep parameters and sum gradients; fused stacks and XLA have their own ways."""
+        return self.style in ("eager", "compiled") and not self.piecewise
+
     def __hash__(self) -> int:
         """A hash of the name, which tells most stacks apart: they are keys everywhere, and few."""
         return hash(self.name)

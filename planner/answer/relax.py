@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
+from operator import itemgetter
 from typing import Any
 
 from meshwright.cost_models.evaluate import Evaluator
@@ -79,9 +80,10 @@ def nearest(solved: Solved) -> Found | None:
     configuration."""
     search = solved.search
     leanest: tuple[float, Config] | None = None
-    for config in search.space.bases():
-        if config.mbs > min(search.space.sequences):
-            continue
+    bases = [base for base in search.space.bases() if base.mbs <= min(search.space.sequences)]
+    for least, config in sorted(((search.coarse.lacks_bytes(base), base) for base in bases), key=itemgetter(0)):
+        if leanest is not None and least >= leanest[0]:
+            break
         try:
             bounds = Bounds(search.common, search.coarse.priced(config))
         except MeshwrightError:

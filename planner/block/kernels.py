@@ -2,8 +2,9 @@
 
 A group by itself is a small body: it is lowered under its option, its ledger is taken, and that is priced, as for any
 body program. Nothing moves in it, so what it takes depends on the sizes of its loops on one rank only, not on which
-axis cut them: options of equal sizes are one *class*, priced once. Rings and operators that are rewritten under a split
-(`ir.sharding.rewrite`) do communicate; there the option itself is the class.
+axis cut them: options of equal sizes are one *class*, priced once, whatever the mesh and the batch. Rings and operators
+that are rewritten under a split (`ir.sharding.rewrite`) do communicate; there the option itself is the class, on its
+mesh.
 
 What is computed again in the backward pass takes what it takes forward. Groups that are equal but for the names of
 their values (`Form`) take the same, in whatever body they are: each is priced once for all bodies on the same terms.
@@ -11,12 +12,14 @@ their values (`Form`) take the same, in whatever body they are: each is priced o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
+from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.ledger.ledger import base_precision, ledger
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions.decisions import BodyPlan
@@ -92,6 +95,11 @@ class Form:
         )
         return _one_of_equals(form), tuple(values)
 
+    @property
+    def sizeless(self) -> Form:
+        """The form without extents, which equal operators of other sizes have too."""
+        return _one_of_equals(replace(self, types=tuple(replace(type_, shape=()) for type_ in self.types)))
+
     def graph(self) -> Graph:
         types = {str(number): type_ for number, type_ in enumerate(self.types)}
         return Graph(types, self.inputs, self.params, self.ops, self.outputs)
@@ -115,55 +123,68 @@ def _graph(key: Same[Form]) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """Exposed seconds of one form under one option, by phase, and what it keeps for the backward pass."""
+    """Costs of one form under one option, by phase, and what it keeps for the backward pass."""
 
-    forward_s: float
-    forward_again_s: float
-    """Where the backward pass runs it once more."""
-    inputs_s: float
-    weights_s: float
+    forward: Cost
+    inputs: Cost
+    weights: Cost
     kept_bytes: float
     keeps: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A form with the strategies of its operators, the states of its inputs, and the ranks of a mesh that it is run on.
+    Ways that are alike take the same; only that is compared."""
+
+    alike: Hashable
+    form: Form = field(compare=False)
+    strategies: tuple[Strategy, ...] = field(compare=False)
+    states: tuple[State | None, ...] = field(compare=False)
+    mesh: Mesh = field(compare=False)
+    ranks: tuple[int, ...] = field(compare=False)
+
+
 @lru_cache(maxsize=1 << 16)
-def _priced(
-    key: Same[Form],
-    strategies: tuple[Strategy, ...],
-    states: tuple[State | None, ...],
-    mesh: Mesh,
-    prices: Same[Prices],
-    ranks: tuple[int, ...],
-    workload: Workload,
-    lowering: Lowering,
-    exposure: Exposure,
-) -> Priced:
-    """The price of a form whose operators have these strategies, and its inputs these states."""
-    form, small = key.of, _graph(key)
-    named = zip(small.inputs, states, strict=True)
+def _priced(way: Way, prices: Same[Prices], workload: Workload, lowering: Lowering) -> Priced:
+    """The price of a form that is run in some way."""
+    form, small = way.form, _graph(Same(way.form))
+    named = zip(small.inputs, way.states, strict=True)
     plan = BodyPlan(
         "group",
         "group",
-        tuple((op.name, strategy) for op, strategy in zip(small.ops, strategies, strict=True)),
+        tuple((op.name, strategy) for op, strategy in zip(small.ops, way.strategies, strict=True)),
         tuple((item.value, state) for item, state in named if state is not None),
         recompute=form.chosen,
     )
-    body = lower_body(small, plan, mesh, lowering)
+    body = lower_body(small, plan, way.mesh, lowering)
     if form.ends:
         workload = replace(workload, precision=base_precision(workload))
     book = ledger(body, workload, accumulates=False)
-    costs = {
-        name: prices.of.phase(book.phases[name], ranks, mesh, workload) for name in ("forward", "inputs", "weights")
-    }
     outside = {item.value for item in small.inputs}
+    forward, inputs, weights = (
+        prices.of.phase(book.phases[name], way.ranks, way.mesh, workload) for name in ("forward", "inputs", "weights")
+    )
     return Priced(
-        forward_s=exposure.seconds(costs["forward"]),
-        forward_again_s=exposure.seconds(costs["forward"], backward=True),
-        inputs_s=exposure.seconds(costs["inputs"], backward=True),
-        weights_s=exposure.seconds(costs["weights"], backward=True),
+        forward,
+        inputs,
+        weights,
         kept_bytes=sum(kept.nbytes for kept in body.kept if kept.name not in outside),
         keeps=frozenset(kept.name for kept in body.kept),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Sizes of a form on one rank: which factors are cut at all, and the extents of everything in it."""
+
+    cut: tuple[bool, ...]
+    extents: tuple[int, ...]
+
+
+Sizes = Local | tuple[int, ...]
+"""Of a class in which nothing moves; where extents do not follow from factors, in how many parts each factor is
+cut."""
 
 
 @dataclass(slots=True)
@@ -180,13 +201,29 @@ class Kernels:
 
     def times(self, options: Options) -> list[Times]:
         """The times of a group under every option."""
-        classes, first = _classes(Same(options.offered))
+        classes, first, cuts = _classes(Same(options.offered))
         small, forward_only = self.form(options.group.makes, options.group.ops), None
         redone = tuple(op for op in options.group.ops if op.name in self.again)
         if redone and len(redone) < len(options.group.ops):
             forward_only = self.form(options.group.makes, redone)
-        made = [self.priced(options, option, small, bool(redone), forward_only) for option in first]
+        made = [
+            self.priced(options, option, self.sizes(options, cut), small, bool(redone), forward_only)
+            for option, cut in zip(first, cuts, strict=True)
+        ]
         return [made[number] for number in classes]
+
+    def sizes(self, options: Options, cuts: tuple[int, ...] | None) -> Sizes | None:
+        """What a class that cuts factors in so many parts takes depends on; None where something moves."""
+        if cuts is None or any(rule.sections or rule.slots for rule in options.offered.rules):
+            return cuts
+        left, local = iter(cuts), list[int]()
+        for op, rule in zip(options.group.ops, options.offered.rules, strict=True):
+            parts = {factor.name: next(left) for factor in rule.factors}
+            types = (*self.graph.operand_types(op), *(self.graph.types[value] for value in op.results))
+            for dims, type_ in zip((*rule.operands, *rule.results), types, strict=True):
+                for dim, extent in zip(dims, type_.shape, strict=True):
+                    local.append(extent // prod(parts[name] for name in dim))
+        return Local(tuple(cut > 1 for cut in cuts), tuple(local))
 
     def fixed_s(self, ops: tuple[Op, ...], mesh: Mesh) -> float:
         """Seconds of operators that no option splits, forward and recomputed."""
@@ -196,7 +233,8 @@ class Kernels:
         """Seconds of operators that no option splits, once."""
         if not ops:
             return 0.0
-        return self.price(self.form(self.graph.outputs, ops), {}, {}, mesh).forward_s
+        found = self.price(self.form(self.graph.outputs, ops), {}, {}, mesh, ())
+        return self.exposure.seconds(found.forward)
 
     def subgraph(self, makes: tuple[str, ...], ops: tuple[Op, ...]) -> Graph:
         """Some operators of a group as a graph of their own."""
@@ -224,57 +262,71 @@ class Kernels:
         ends = any(not self.graph.types[value].shape for value in self.graph.outputs)
         return Form.of(self.subgraph(makes, ops), self.chosen, ends=ends)
 
-    def priced(self, options: Options, option: int, whole: Named, redone: bool, forward_only: Named | None) -> Times:
+    def priced(
+        self, options: Options, option: int, sizes: Sizes | None, whole: Named, redone: bool, forward_only: Named | None
+    ) -> Times:
         strategies = options.strategies(option)
         states = {value: options.state(value, option) for value in options.states}
-        found = self.price(whole, strategies, states, options.mesh)
-        again = found if forward_only is None else self.price(forward_only, strategies, states, options.mesh)
+        found = self.price(whole, strategies, states, options.mesh, sizes)
+        again = found
+        if forward_only is not None:
+            again = self.price(forward_only, strategies, states, options.mesh, sizes)
+        seconds = self.exposure.seconds
         return Times(
-            forward_s=found.forward_s,
-            recompute_s=again.forward_again_s if redone else 0.0,
-            inputs_s=found.inputs_s,
-            weights_s=found.weights_s,
+            forward_s=seconds(found.forward),
+            recompute_s=seconds(again.forward, backward=True) if redone else 0.0,
+            inputs_s=seconds(found.inputs, backward=True),
+            weights_s=seconds(found.weights, backward=True),
             kept_bytes=found.kept_bytes,
             keeps=frozenset(value for number, value in enumerate(whole[1]) if str(number) in found.keeps),
         )
 
-    def price(self, own: Named, strategies: Mapping[str, Strategy], states: Mapping[str, State], mesh: Mesh) -> Priced:
-        """The price of a form as a body of its own, under one option."""
+    def price(
+        self,
+        own: Named,
+        strategies: Mapping[str, Strategy],
+        states: Mapping[str, State],
+        mesh: Mesh,
+        sizes: Sizes | None,
+    ) -> Priced:
+        """The price of a form as a body of its own, under one option; `sizes`: of its class, if nothing moves in it."""
         (form, values), terms = own, self.terms
-        return _priced(
-            Same(form),
-            tuple(strategies.get(values[int(op.name)], IDLE_STRATEGY) for op in form.ops),
-            tuple(states.get(values[int(item.value)]) for item in form.inputs),
-            mesh,
-            Same(terms.prices),
-            terms.ranks,
-            terms.workload,
-            terms.lowering,
-            self.exposure,
-        )
+        made = tuple(strategies.get(values[int(op.name)], IDLE_STRATEGY) for op in form.ops)
+        given = tuple(states.get(values[int(item.value)]) for item in form.inputs)
+        alike: tuple[Hashable, ...] = (Same(form), made, given, mesh, terms.ranks)
+        if sizes is not None:
+            known = form.sizeless if isinstance(sizes, Local) else form
+            alike = (Same(known), sizes, tuple(device.name for device in terms.prices.devices(terms.ranks)))
+        way = Way(alike, form, made, given, mesh, terms.ranks)
+        return _priced(way, Same(terms.prices), terms.workload, terms.lowering)
 
 
 @lru_cache(maxsize=4096)
-def _classes(key: Same[Offered]) -> tuple[Indices, Indices]:
-    """Options by class: the class of each, and one option of every class."""
-    offered, columns = key.of, []
+def _classes(key: Same[Offered]) -> tuple[Indices, Indices, tuple[tuple[int, ...] | None, ...]]:
+    """Options by class: the class of each, one option of every class, and where nothing moves in how many parts that
+    cuts every factor of its operators."""
+    offered = key.of
+    cuts, kinds = list[Indices](), list[Indices]()
     for at, rule in enumerate(offered.rules):
         for factor in rule.factors:
             parts = [
                 np.array([_cut(made[at], factor.name) for made in ways], dtype=np.int64) for ways in offered.choices
             ]
-            column = np.ones(len(offered.picks), dtype=np.int64)
-            kinds = np.zeros(len(offered.picks), dtype=np.int64)
-            for place, (axis, cut) in enumerate(zip(offered.mesh.axes, parts, strict=True)):
-                chosen = cut[offered.picks[:, place]]
-                column *= np.where(chosen > 0, axis.size, 1)
-                kinds = kinds * 3 + np.where(chosen > 1, chosen - 1, 0)
+            cut = np.ones(len(offered.picks), dtype=np.int64)
+            kind = np.zeros(len(offered.picks), dtype=np.int64)
+            for place, (axis, own) in enumerate(zip(offered.mesh.axes, parts, strict=True)):
+                chosen = own[offered.picks[:, place]]
+                cut *= np.where(chosen > 0, axis.size, 1)
+                kind = kind * 3 + np.where(chosen > 1, chosen - 1, 0)
                 if factor.expanded:
-                    kinds = kinds * 2 + (chosen > 0)
-            columns += [column, kinds]
-    table = np.stack(columns, axis=1) if columns else np.zeros((len(offered.picks), 1), dtype=np.int64)
-    _, first, classes = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    return classes.reshape(-1), first
+                    kind = kind * 2 + (chosen > 0)
+            cuts.append(cut)
+            kinds.append(kind)
+    table = np.stack([*cuts, *kinds], axis=1) if cuts else np.zeros((len(offered.picks), 2), dtype=np.int64)
+    found, first, classes = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    half = found.shape[1] // 2
+    cuts_of = tuple(None if row[half:].any() else tuple(row[:half].tolist()) for row in found)
+    return classes.reshape(-1), first, cuts_of
 
 
 def _cut(choice: Choice, factor: str) -> int:

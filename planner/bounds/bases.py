@@ -41,7 +41,8 @@ from meshwright.planner.question.pricing import Setting
 @dataclass(frozen=True, slots=True)
 class Held:
     """A rank's share of some parameters, before copies share them out: their number, how many of them the backward pass
-    reads, how many are in bodies of which it reads any, and bytes of state."""
+    reads, how many are in bodies of which it reads any, bytes of state; and of those in experts, how many are in bodies
+    with others."""
 
     elements: float = 0.0
     again: float = 0.0
@@ -49,6 +50,7 @@ class Held:
     parameters: float = 0.0
     gradients: float = 0.0
     optimizer: float = 0.0
+    beside: float = 0.0
 
     def plus(self, other: Held, times: float) -> Held:
         return Held(
@@ -58,12 +60,14 @@ class Held:
             self.parameters + times * other.parameters,
             self.gradients + times * other.gradients,
             self.optimizer + times * other.optimizer,
+            self.beside + times * other.beside,
         )
 
     def stored(self, sharding: Sharding, copies: int, gathered: float, *, offloaded: bool = False) -> float:
         """Least bytes of parameters and optimizer state on a rank. `gathered` is the share of the parameters' bytes
-        that gathered parameters take; `offloaded`: the optimizer's state is in the host's memory."""
-        part = 1 / copies if sharding.params else min(1.0, gathered) if sharding.optimizer else 1.0
+        that gathered parameters take, if those lie instead of whole ones; `offloaded`: the optimizer's state is in the
+        host's memory."""
+        part = 1 / copies if sharding.params else max(1 / copies, min(1.0, gathered)) if sharding.optimizer else 1.0
         return self.parameters * part + (0.0 if offloaded else self.stepped(sharding, copies))
 
     def stepped(self, sharding: Sharding, copies: int) -> float:
@@ -112,7 +116,7 @@ class Piece:
                 optimizer,
             )
             held[path in self.inside] = held[path in self.inside].plus(own, 1)
-        return held[0], held[1]
+        return held[0], replace(held[1], beside=held[1].stay if held[0].elements else 0.0)
 
     def slot(self, path: str) -> tuple[Held, bool]:
         """The parameter at the end of a path, and whether it is inside the experts."""

@@ -362,16 +362,17 @@ class Bounds:
         """By how much the fullest group is too full at least; negative where it may fit. `offloaded`: with the
         optimizer's state in the host's memory."""
         storage, dense, expert = self._copies(pipeline, storage)
-        cut = (dense, expert) if storage.sharding.grads else (1, 1)
-        kept = self.common.workload.states.used if storage.sharding.params and not storage.regather else 0.0
-        from_start = self.common.stack.style == "fused"
-        states = self.common.workload.states
-        part = states.used / states.stored
+        sharding, states, stack = storage.sharding, self.common.workload.states, self.common.stack
+        cut = (dense, expert) if sharding.grads else (1, 1)
+        stays = not storage.regather if sharding.params else sharding.optimizer and stack.by_torch
+        kept, part = (states.used, 0.0) if stays else (0.0, states.used / states.stored)
+        cast = stack.by_torch and states.casts and dense > 1 and expert == 1
+        from_start = stack.style == "fused"
         fullest = 0.0
         for load in loads:
-            state = load.dense.stored(storage.sharding, dense, part, offloaded=offloaded)
-            state += load.expert.stored(storage.sharding, expert, part, offloaded=offloaded)
-            stay = kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1))
+            state = load.dense.stored(sharding, dense, part, offloaded=offloaded)
+            state += load.expert.stored(sharding, expert, part, offloaded=offloaded)
+            stay = kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1) + load.expert.beside * cast)
             state += max(0.0, stay - load.gathered)  # what stays is not made anew
             gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]
             working = load.before + gradients if from_start else max(load.before, load.graded + gradients)

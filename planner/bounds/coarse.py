@@ -277,6 +277,14 @@ class CoarseBounds:
         found = self.fullest(config, np.array([kept, 0.0 * kept, 0.0 * kept]))
         return inf if found is None else float(found[int(sharded)].min())
 
+    def lacks_bytes(self, base: Config) -> float:
+        """By how much the leanest configuration with this kernel configuration is too full at least; infinite where
+        there is none."""
+        used = self.used_bytes(base, self.space.most_sequences)
+        found = [self.fullest(config, used) for config in self.space.pipelined(base)]
+        fullest = min((float(one.min()) for one in found if one is not None), default=inf)
+        return float(self.common.with_runtime(fullest)) - self.common.capacity
+
     def fullest(self, config: Config, used: Vector, *, offloaded: bool = False) -> Vector | None:
         """State and what is in flight, of the fullest group, by schedule, if there are any: with the optimizer's state
         over all copies, and with everything. `offloaded`: without the optimizer's."""

@@ -40,6 +40,7 @@ from meshwright.planner.space.declared import Space
 
 CUT_SHORT = "not priced: the search was cut short"
 IMPOSSIBLE = "not possible: the batch, the cluster or what was asked for rule it out"
+TOO_LARGE = "not priced: parameter state alone exceeds all memory"
 """Of baselines."""
 PROMISING = 0.97
 """Of the answer so far."""
@@ -142,6 +143,10 @@ class Search:
 
         known = tuple(known)
         self.unpriced = {baseline.name: CUT_SHORT if baseline.variants else IMPOSSIBLE for baseline in known}
+        if self.hopeless:
+            self.unpriced = dict.fromkeys(self.unpriced, TOO_LARGE)
+            self.expanded = True
+            return
         for baseline in known:
             for config in baseline.variants:
                 found = self.price(config)

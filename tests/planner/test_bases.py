@@ -318,8 +318,8 @@ def memory(style: str = "eager", used: float = 2.0) -> Bounds:
     bounds = object.__new__(Bounds)
     common: Any = SimpleNamespace(
         setting=SimpleNamespace(ran=lambda config: config),
-        workload=SimpleNamespace(states=SimpleNamespace(used=used, stored=4.0)),
-        stack=SimpleNamespace(style=style),
+        workload=SimpleNamespace(states=SimpleNamespace(used=used, stored=4.0, casts=True)),
+        stack=SimpleNamespace(style=style, by_torch=style == "eager"),
         with_runtime=lambda nbytes: nbytes,
         capacity=1000.0,
     )
@@ -334,15 +334,19 @@ def memory(style: str = "eager", used: float = 2.0) -> Bounds:
         # micro-batch where kernels are not fused: beside 6 bytes then, and 30 are held before.
         ({"ep": 4}, Storage(0, 0, True), "eager", 1020 + 76),
         ({"ep": 4}, Storage(0, 0, True), "fused", 1020 + 100),
-        ({"ep": 4}, Storage(1, 0, True), "eager", 50 + 100 + 20 + 40 + 76),
-        ({"ep": 4}, Storage(2, 0, True), "eager", 210 + 30),
+        # What rests in shards is beside them as gathered, 2 bytes of 10 and 3, less the 8 that are gathered anyway.
+        ({"ep": 4}, Storage(1, 0, True), "eager", 12.5 + 100 + 20 + 40 + 2 * 13 - 8 + 76),
+        ({"ep": 4}, Storage(1, 0, True), "fused", 50 + 100 + 20 + 40 + 100),
+        ({"ep": 8}, Storage(1, 0, True), "fused", 50 + 100 + 40 + 80 + 100),  # one copy inside: nothing is gathered
+        ({"ep": 4}, Storage(2, 0, True), "eager", 172.5 + 2 * 13 - 8 + 30),
         ({"ep": 4}, Storage(2, 0, True), "fused", 210 + 30 + 50 / 8 + 10),
         ({"ep": 4}, Storage(3, 0, True), "eager", 12.5 + 100 + 20 + 40 + 30),
         ({"ep": 4}, Storage(3, 0, False), "eager", 172.5 + 2 * 13 - 8 + 30),  # what stays is not gathered anew
         ({"ep": 8}, Storage(3, 0, False), "eager", 12.5 + 100 + 120 + 2 * 10 - 8 + 6 + 50 / 8 + 20),
-        ({"ep": 4}, Storage(1, 4, True), "eager", 50 + 200 + 20 + 80 + 76),  # over four of the eight: one inside
-        ({"ep": 2}, Storage(1, 4, True), "eager", 50 + 200 + 20 + 40 + 76),
-        ({"ep": 4}, Storage(2, 4, True), "eager", 350 + 6 + 12.5 + 20),
+        # Over four of the eight: one inside.
+        ({"ep": 4}, Storage(1, 4, True), "eager", 25 + 200 + 40 + 80 + 2 * 10 - 8 + 76),
+        ({"ep": 2}, Storage(1, 4, True), "eager", 25 + 200 + 20 + 40 + 2 * 13 - 8 + 76),
+        ({"ep": 4}, Storage(2, 4, True), "eager", 345 + 2 * 10 - 8 + 6 + 12.5 + 20),
     ],
 )
 def test_what_the_fullest_group_lacks(own: dict[str, Any], storage: Storage, style: str, needed: float) -> None:
@@ -355,6 +359,18 @@ def test_what_the_fullest_group_lacks(own: dict[str, Any], storage: Storage, sty
     bounds = memory(style)
     stepped = bounds.stepped_bytes((FULL, less), pipeline, storage)
     assert bounds.lacks_bytes((FULL,), pipeline, storage, offloaded=True) == pytest.approx(needed - stepped - 1000)
+
+
+@pytest.mark.parametrize(
+    ("casts", "storage"), [(True, Storage(1, 0, True)), (True, Storage(3, 0, False)), (False, Storage(1, 0, True))]
+)
+def test_units_cast_experts_that_nobody_else_has(casts: bool, storage: Storage) -> None:
+    """Where parameters are cast, those of the body that has shards of others."""
+    bounds, pipeline = memory(), told.config(dp=8, ep=8, etp=1)
+    bounds.common.workload.states.casts = casts  # type: ignore[attr-defined]
+    with_others = replace(FULL, expert=replace(FULL.expert, beside=3))
+    alone, beside = (bounds.lacks_bytes((one,), pipeline, storage) for one in (FULL, with_others))
+    assert beside - alone == pytest.approx(2 * 3 if casts else 0)
 
 
 @pytest.mark.parametrize(
@@ -376,14 +392,14 @@ def test_what_a_target_runs_otherwise_is_bounded_otherwise() -> None:
     bounds = memory()
     bounds.common.setting = SimpleNamespace(ran=lambda config: replace(config, zero=1, regather=True))  # type: ignore[assignment]
     pipeline = told.config(dp=8, ep=4, etp=1)
-    assert bounds.lacks_bytes((FULL,), pipeline, Storage(3, 0, False)) == pytest.approx(286 - 1000)
+    assert bounds.lacks_bytes((FULL,), pipeline, Storage(3, 0, False)) == pytest.approx(266.5 - 1000)
 
 
 def test_gathered_parameters_never_take_more_than_stored_ones() -> None:
     """Eight bytes of each are gathered, and four are stored."""
-    assert memory(used=8.0).lacks_bytes((FULL,), told.config(dp=8, ep=4, etp=1), Storage(1, 0, True)) == pytest.approx(
-        100 + 100 + 40 + 40 + 76 - 1000
-    )
+    bounds = memory("fused", used=8.0)
+    found = bounds.lacks_bytes((FULL,), told.config(dp=8, ep=4, etp=1), Storage(1, 0, True))
+    assert found == pytest.approx(100 + 100 + 40 + 40 + 100 - 1000)
 
 
 # What bounds of one setting share ------------------------------------------------------------------------------------
@@ -649,7 +665,7 @@ def test_state_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
     found = body(monkeypatch)
     assert found.left == {"tied"}
     dense = Held(10 + 2 + 3, 10, 15, 40 + 8 + 12 + 4000, 20 + 4 + 6 + 2000, 80 + 16 + 24 + 8000)
-    assert found.states == (dense, Held(100, 0, 100, 400, 200, 800))
+    assert found.states == (dense, Held(100, 0, 100, 400, 200, 800, beside=100))
     none = body(monkeypatch, read=()).states
     assert [(one.again, one.stay) for one in none] == [(0, 0), (0, 0)]
     kept = body(monkeypatch, kept=True).states

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -221,6 +222,19 @@ def test_the_fullest_group_of_every_schedule() -> None:
     none = full()
     assert none.fullest(asked, used) is None
     assert none.fullest_bytes(asked, kept, sharded=True) == inf
+
+
+def test_what_the_leanest_configuration_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two pipelines whose fullest groups are given, by storage; 40 bytes are the runtime's, 100 there are."""
+    given = {2: array([90, 80], [70, 75]), 4: array([85, 99], [88, 65]), 8: None}
+    own = full(("1f1b", 1))
+    monkeypatch.setattr(own, "used_bytes", lambda base, sequences: sequences)
+    monkeypatch.setattr(own, "fullest", lambda asked, used: given[asked.pp])
+    space: Any = SimpleNamespace(most_sequences=4, pipelined=lambda base: [replace(base, pp=pp) for pp in given])
+    own.space = space
+    assert own.lacks_bytes(config()) == 65 + 40 - 100
+    del given[2], given[4]
+    assert own.lacks_bytes(config()) == inf
 
 
 # Time ----------------------------------------------------------------------------------------------------------------

@@ -137,14 +137,19 @@ def test_shorter_sequences_are_captured_anew(nothing: Nothing) -> None:
 def test_the_nearest_is_the_leanest_shape_that_was_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of bases of at most two sequences at a time, which the evaluator does not refuse, by hand: what every storage of
     every pipeline lacks. The first of those that lack least is priced; of everything priced, what lacks least is the
-    nearest, then the fastest, then the first by name."""
+    nearest, then the fastest, then the first by name. Bases that lack as much at least are not looked at."""
     lacks = {("none", 1): (9.0, 8.0), ("none", 2): (7.0, 3.0), ("full", 1): (3.0, 5.0), ("full", 2): (6.0, 4.0)}
     bases = [config(mbs=4), config(mbs=2, zero=3), config(mbs=2), config(recompute="full"), config(mbs=3)]
+    bases.insert(1, config(tp=8))
 
     def priced(base: Config) -> Config:
+        assert base.tp == 1
         if base.zero == 3:
             raise PinValue(place="", cause="", fix="")
         return base
+
+    def least(base: Config) -> float:
+        return 3.0 if base.tp > 1 else 2.0 if base.recompute == "none" else 2.5
 
     def storage(zero: int) -> Any:
         return SimpleNamespace(zero=zero, on=lambda pipeline: replace(pipeline, zero=zero))
@@ -174,12 +179,12 @@ def test_the_nearest_is_the_leanest_shape_that_was_priced(monkeypatch: pytest.Mo
     )
     for known, at in table:
         found = {one: Found(one, predicted) for one, predicted in known}
-        coarse = SimpleNamespace(priced=priced)
+        coarse = SimpleNamespace(priced=priced, lacks_bytes=least)
         search = SimpleNamespace(space=space, common=None, coarse=coarse, price=asked.append, found=found)
         solved: Any = SimpleNamespace(search=search, setting=None)
         assert nearest(solved) == (list(found.values())[at] if at is not None else None)
     assert asked == [config(mbs=2, pp=2, zero=2)] * len(table)
-    space.bases = lambda: bases[:2]
+    space.bases = lambda: [bases[0], bases[2]]
     assert nearest(solved) is not None
     assert len(asked) == len(table)
 

@@ -15,7 +15,7 @@ from meshwright.ir.errors.capability import STORAGE
 from meshwright.planner.question.pins import Config
 from meshwright.planner.search import least_memory, search
 from meshwright.planner.search.least_memory import LeastMemory
-from meshwright.planner.search.search import CUT_SHORT, IMPOSSIBLE, PROMISING, Counts, Search, Waiting
+from meshwright.planner.search.search import CUT_SHORT, IMPOSSIBLE, PROMISING, TOO_LARGE, Counts, Search, Waiting
 from meshwright.planner.space.baselines import Baseline
 from meshwright.planner.space.declared import Storage
 from tests.planner.told import config, price
@@ -81,6 +81,7 @@ class Told:
     modules: tuple[Any, ...] = ()
     global_batch: int = 64
     priced_s: float = 5.0
+    resting_bytes: float = 100.0
 
     def bases(self) -> Iterator[Config]:
         return (one.config for one in self.bounds)
@@ -401,6 +402,16 @@ def test_plans_to_be_held_against_are_priced_first(opened: Any) -> None:
     assert list(own.found) == [one, two, four, config(mbs=8)]
     assert own.best is own.found[config(mbs=8)]
     assert (own.counts.priced, own.counts.refused) == (4, 1)
+
+
+def test_nothing_is_priced_where_state_alone_is_too_much(opened: Any) -> None:
+    """Of devices that have 100 bytes."""
+    one = config()
+    own = opened(Told([Bounds(one, GOOD)], {one: (0.5, 0.5)}, resting_bytes=100.1))
+    assert own.hopeless
+    assert list(own.run([Baseline("usual", (one,))], first=[config(mbs=8)])) == []
+    assert (own.found, own.heap, own.expanded, own.gap) == ({}, [], True, 1.0)
+    assert own.unpriced == {"usual": TOO_LARGE}
 
 
 def test_a_configuration_is_priced_once(opened: Any) -> None:

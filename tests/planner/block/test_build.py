@@ -32,7 +32,12 @@ from tests.planner.block.settings import adding_s, drawn, lowered_s, shares, sto
 ROUNDING = 1e-9
 MESHES = ("a=4", "a=2 b=2")
 KINDS = ("none", "selective", "full")
-BLOCKS: dict[str, Fold] = {"dense": fold(DENSE, 8), "experts": fold(MOE, 8)}
+BLOCKS: dict[str, Fold] = {
+    "dense": fold(DENSE, 8),
+    "experts": fold(MOE, 8),
+    "dense, twice the batch": fold(DENSE, 16),
+    "experts, twice the batch": fold(MOE, 16),
+}
 
 
 def name_of_block(model: Fold) -> str:
@@ -48,7 +53,7 @@ def built(model: str, mesh: str, recompute: str = "none", stack: str = "torch") 
 @settings(deadline=None, max_examples=8)
 @given(
     seed=st.integers(0, 2**32),
-    model=st.sampled_from(("dense", "experts")),
+    model=st.sampled_from(sorted(BLOCKS)),
     mesh=st.sampled_from(MESHES),
     recompute=st.sampled_from(KINDS),
 )
