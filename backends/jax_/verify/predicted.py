@@ -19,6 +19,8 @@
     weighed       so is every micro-batch of a printed model
     once          of printed models: what is exchanged twice of one value is exchanged once, as gradients that additions
                   hand on unchanged, and parameters that several parts read
+    one_way       between two devices a ring's keys and values go the same way in both passes: code for CPUs, which
+                  drops barriers, may pass them on once, where no loop keeps the passes apart
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
                   every parameter, once: neither `tied` nor `part_read` holds
     one_program devices of a pipeline run one program: what the first stage and the last exchange is in it, and what all
@@ -53,7 +55,7 @@ REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
     "known", "counted", "added_up", "one_program", "in_step", "told",
 )  # fmt: skip
-OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "weighed", "once")
+OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "weighed", "once", "one_way")
 """Those that hold of printed models, whose collectives stand in the code."""
 SCALAR_BYTES = 4
 Where = tuple[str, tuple[str, ...]]
@@ -71,6 +73,8 @@ class Predicted:
     whole: int
     perhaps: Mapping[Collective, int] = field(default_factory=dict)
     """Values that may be executed besides, where more is executed than is planned."""
+    at_most: Mapping[Collective, int] = field(default_factory=dict)
+    """Of `values`, those that may be executed less often."""
     at_once: bool = True
 
     def differences(self, executed: Mapping[Collective, int]) -> Iterator[str]:
@@ -79,7 +83,7 @@ class Predicted:
         for key, number in sorted(self.values.items()):
             found = min(number, left[key])
             left[key] -= found
-            if found < number:
+            if found < number - self.at_most.get(key, 0):
                 kind, axes, size = key
                 yield f"{number - found} {kind} over {'.'.join(axes)} of {size} bytes are planned and not executed"
         for axis in self._take_scalars(left):
@@ -131,7 +135,7 @@ class Predicted:
 def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:
     """The collectives of one step, by these rewrites."""
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
-    perhaps, whole, calls = Counter[Collective](), 0, list(fold.calls())
+    perhaps, at_most, whole, calls = Counter[Collective](), Counter[Collective](), 0, list(fold.calls())
     data = data_axes(program, program.stages[0].mesh.names)
     form = form_of(program, data)
     if form == ONCE and "added_up" in rewrites:
@@ -147,7 +151,9 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
         for statement, times in _all(body, program.microbatches):
             if isinstance(statement, Ring):
                 for size in (int(body.nbytes[one]) for one in statement.operands[1:3]):
-                    values["permute", (statement.axis,), size] += times * statement.shifts(program.stages[0].mesh)
+                    values["permute", (statement.axis,), size] += times * statement.shifts(body.mesh)
+                    if "one_way" in rewrites and statement.backward and body.mesh.axis(statement.axis).size == 2:
+                        at_most["permute", (statement.axis,), size] += times
             if not isinstance(statement, Move) or statement.step.free:
                 continue
             where = executed(statement.step.kind), tuple(sorted(statement.step.axes))
@@ -177,7 +183,7 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
     counting = ("counted" in rewrites and form == EACH) or ("weighed" in rewrites and program.microbatches > 1)
     if counting and weights_in(Same(fold))[0].kind == COUNT and data:
         scalars["all_reduce", tuple(sorted(data))] += SCALAR_BYTES * program.microbatches
-    return Predicted(values, packed, scalars, whole, perhaps, "at_once" in rewrites)
+    return Predicted(values, packed, scalars, whole, perhaps, at_most, "at_once" in rewrites)
 
 
 def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[str, int]:

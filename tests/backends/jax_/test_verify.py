@@ -62,6 +62,7 @@ def test_every_rewrite_is_needed(ran: list[tuple[Job, Ran]]) -> None:
 PRINTED = (
     (f"{ZOO}/plain.py:lora", {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}),
     (f"{LLAMA}:tiny_scan", {"dp": 2, "cp": 2, "context": "ring", "zigzag": True, "zero": 3, "microbatches": 2}),
+    (f"{ZOO}/plain.py:lora", {"cp": 2, "context": "ring"}),
 )
 """What shardings of values cannot say: several placements in which readers take a value; rings."""
 
@@ -75,7 +76,7 @@ def test_printed_scripts_are_exact(tmp_path: Path) -> None:
         assert printed_in(Shardings(one.subject)) is not None
         assert verdict(one, left).differences == ()
         needed.append(needed_of(one, left, OF_PRINTED))
-    assert needed == [{"by_bytes", "known", "once", "read_whole"}, {"weighed"}]
+    assert needed == [{"by_bytes", "known", "once", "read_whole"}, {"weighed"}, {"one_way"}]
 
 
 @pytest.mark.e2e
@@ -169,6 +170,12 @@ def test_what_may_be_executed_besides_is_not_taken_from_what_is_planned() -> Non
     plan = Predicted({key: 2}, {key[:2]: 8 * 256}, {}, 0, {key: 2})
     differing = [list(plan.differences({key: number})) for number in range(9, 14)]
     assert list(map(len, differing)) == [1, 0, 0, 0, 1]
+
+
+def test_what_may_be_executed_less_often_is_missed_beyond_that() -> None:
+    key = ("permute", ("cp",), 256)
+    plan = Predicted({key: 10}, {}, {}, 0, at_most={key: 4})
+    assert [len(list(plan.differences({key: number}))) for number in (5, 6, 10, 11)] == [1, 0, 0, 1]
 
 
 @pytest.mark.e2e

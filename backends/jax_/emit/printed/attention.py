@@ -87,8 +87,10 @@ def ring_forward(
 def ring_backward(axis: str, mask: str, width: int, scale: float, zigzag: bool, kept: Any, grad: Array) -> Any:
     """The gradients of queries, keys and values; those of the latter travel on with them, and home.
 
-    They go the other way round than in the forward pass, of which XLA would else keep what was passed."""
+    They go the other way round than in the forward pass, of which XLA would else keep what was passed. Between two
+    devices both ways are one: a barrier keeps the passes apart."""
     query, key, value, made, most = kept
+    key, value = jax.lax.optimization_barrier((key, value))
     batch, heads, length, _ = query.shape
     parts, many = size_of(axis), key.shape[1]
     apart = (batch, many, heads // many, length, -1)
