@@ -206,7 +206,8 @@ class Shardings:
     def check(self) -> None:
         """Refuse micro-batches that do not add up, and what tables cannot say: axes with several uses, rings, shards
         in another order; values that are moved where no equation of the traced loss makes them, in several steps, or to
-        several placements in which readers take them; and what XLA cannot cut."""
+        several placements in which readers take them; gradients that are added up in other blocks; and what XLA cannot
+        cut."""
         accumulation.check(self.subject, self.data)
         if used := mixed_uses(self.subject.decisions, self.subject.fold):
             raise EmissionModule(
@@ -232,6 +233,12 @@ class Shardings:
                     continue
                 raise EmissionModule(
                     place=f"plan {body.name}, %{value}", cause=f"it is moved {why}", ways=("--fix tp=1",)
+                )
+            if value := next((one for one in body.input_grads if one and body.locals[one].placement.partial), None):
+                raise EmissionModule(
+                    place=f"plan {body.name}, %{value}",
+                    cause="this gradient leaves as parts of a sum, and XLA adds them up in every block",
+                    ways=WHOLE,
                 )
             if value := _convolved_apart(body):
                 raise EmissionModule(
