@@ -1,10 +1,10 @@
 """What a target is asked to measure, and what it answers: cases and samples, as lines of text.
 
-    product fp32 1 256 512 1024 @2           groups, m, n, k, while 2 ranks of a host are at work
+    product fp32 1 256 512 1024 @2           groups, m, n, k, while 2 ranks of every host are at work
     attention fp32 forward causal 2 8 8 128 128 64 64 @2
     stream 1048576 @2                        bytes
     chain 64 @2                              a training step of so many products of nothing: what launches take
-    collective all_reduce 65536 @2           bytes, among 2 ranks
+    collective all_reduce 65536 @2           bytes, among 2 ranks of every host
     overlap growth 8388608 512 @2            wires alone, or by how much compute grows beside them: bytes of each
                                              all-reduce, size of a product
     step narrow dp=2,zero=3 @2               a whole training step of a reference model under a plan
@@ -26,7 +26,7 @@ the other."""
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure: its kind and its words, and how many ranks of a host are at work."""
+    """One thing to measure: its kind and its words, and how many ranks of every host are at work."""
 
     kind: str
     words: tuple[str | int, ...]

@@ -7,7 +7,9 @@ and collectives have every second octave of bytes. What would take a sample of m
 *The model.* Kernels that the ledgers of its plans ask for, as they are; the largest share of work first, so that what
 is left out under a limit is what matters least.
 
-Kernels are measured with one rank at work, and with all: ranks of one host share caches, memory and cores.
+Kernels are measured with one rank of every host at work, and with all: ranks of one host share caches, memory and
+cores. Collectives are measured among all ranks of all hosts; over several of these fewer bytes show the rate of the
+wires, which are slow.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ SEQUENCES, WIDTHS = (64, 256, 1024), (32, 128)
 STREAMS = tuple(4**power for power in range(5, 14))
 CHAIN = 64
 MOVED = tuple(4**power for power in range(4, 13))
+MOST_FAR = 4**11
+"""Bytes that are moved between hosts at most."""
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p")
-OVERLAP = (2**23, 512)
-"""Bytes of an all-reduce, and the size of a product beside it."""
+OVERLAP, OVERLAP_FAR = (2**23, 512), (2**15, 512)
+"""Bytes of an all-reduce, and the size of a product beside it: in one host, and over several."""
 BUDGET_S, QUICK_BUDGET_S = 0.08, 0.04
 """Seconds of one case."""
 STARTED_S = 12.0
@@ -41,11 +45,13 @@ class Asked:
     """What is to be measured."""
 
     ranks: int
+    """Of a host."""
     threads: int
     dtypes: tuple[str, ...]
     quick: bool
     kernels: tuple[Kernel, ...] = ()
     """Those of a model, the most work first."""
+    hosts: int = 1
 
     @property
     def budget_s(self) -> float:
@@ -94,9 +100,11 @@ def _of_model(asked: Asked) -> Iterator[Words]:
 
 
 def _wires(asked: Asked) -> Iterator[Case]:
+    if asked.ranks * asked.hosts == 1:
+        return
+    far = asked.hosts > 1
     for kind, nbytes in product(KINDS, MOVED[:: 2 if asked.quick else 1]):
-        if asked.ranks > 1:
+        if not far or nbytes <= MOST_FAR:
             yield Case("collective", (kind, nbytes), asked.ranks)
     for what in ("wires", "growth"):
-        if asked.ranks > 1:
-            yield Case("overlap", (what, *OVERLAP), asked.ranks)
+        yield Case("overlap", (what, *(OVERLAP_FAR if far else OVERLAP)), asked.ranks)

@@ -39,7 +39,15 @@ DISTURBED = 0.1
 
 
 def fitted(
-    found: Found, identity: Identity, *, name: str, made: str, forced: bool, library: str, synchronous: bool
+    found: Found,
+    identity: Identity,
+    *,
+    name: str,
+    made: str,
+    forced: bool,
+    library: str,
+    synchronous: bool,
+    hosts: int = 1,
 ) -> Measured:
     """The measurements that samples amount to."""
     busy = sorted({case.busy for case in found if case.kind == "product"})
@@ -52,7 +60,7 @@ def fitted(
         covered=1.0,
         slowdown=_slowdown(found),
         busy=tuple(_busy(found, identity, ranks) for ranks in busy),
-        curves=_curves(found, identity.device, library),
+        curves=_curves(found, identity.device, library, hosts),
     )
 
 
@@ -110,12 +118,12 @@ def _slowest(samples: Sequence[Sample]) -> tuple[float, ...]:
     return tuple(map(max, zip(*(sample.seconds for sample in samples), strict=True)))
 
 
-def _curves(found: Found, device: str, library: str) -> tuple[Curve, ...]:
+def _curves(found: Found, device: str, library: str, hosts: int) -> tuple[Curve, ...]:
     rows = [
         Row(
             kind=str(case.words[0]),
             device=device,
-            hosts=1,
+            hosts=hosts,
             per_host=case.busy,
             dtype="fp32",
             nbytes=float(case.ints[0]),

@@ -34,6 +34,22 @@ def _processor() -> str:
     return next(named, "") or platform.machine() or "unknown"
 
 
+def launched() -> bool:
+    """Whether a launcher started this process as one of several ranks."""
+    return "RANK" in os.environ
+
+
+def leading() -> bool:
+    """Whether this process asks and writes: of ranks that a launcher started, the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def hosts_started() -> int:
+    """The hosts on which a launcher started ranks, as many on each; 1 without a launcher."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    return max(1, ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
+
+
 def busy_share(watched_s: float = WATCHED_S) -> float:
     """The share of all processors' time that anything takes; 0 where the system does not say."""
     before = _ticks()

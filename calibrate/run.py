@@ -8,7 +8,6 @@ up, and a wider question adds to a narrower one.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from meshwright.backends.measuring import Sample, Told
 from meshwright.calibrate.cases import Asked, cases, expected_s
 from meshwright.calibrate.fit import fitted, missing
 from meshwright.calibrate.kept import this_machine
-from meshwright.calibrate.machine import check_idle
+from meshwright.calibrate.machine import check_idle, launched, leading
 from meshwright.calibrate.samples import Found, compacted, header, replaced, taken_up, whole
 from meshwright.cost_models.measured.file import measured_text
 from meshwright.cost_models.measured.measured import Identity, Measured
@@ -52,11 +51,15 @@ class Calibration:
     @property
     def alone(self) -> bool:
         """Whether ranks are started for this, and not by a launcher."""
-        return "RANK" not in os.environ
+        return not launched()
 
     def found(self) -> Found:
         """The samples of whole cases by now."""
-        return whole(self.samples.read_text(encoding="utf-8").split("\n")[1:])
+        return whole(self.samples.read_text(encoding="utf-8").split("\n")[1:], self.asked.hosts)
+
+    def first_line(self) -> str:
+        """What stands above the samples."""
+        return header(self.identity(), self.asked.ranks, self.asked.hosts)
 
     def keep(self, sample: Sample) -> None:
         """Add a sample."""
@@ -73,7 +76,7 @@ class Calibration:
         forced = check_idle(force=self.force)
         if not self.alone:
             return self._joined(told, forced=forced)
-        here, first = self.identity(), header(self.identity(), self.asked.ranks)
+        here, first = self.identity(), self.first_line()
         left = missing(cases(self.asked), taken_up(self.samples, first))
         if left:
             self.measured_by.measure(
@@ -89,8 +92,7 @@ class Calibration:
 
     def _joined(self, told: Told, *, forced: bool) -> Measured | None:
         """The same as one of the ranks that a launcher started: the first one asks and writes."""
-        leads = os.environ["RANK"] == "0"
-        here, first = self.identity(), header(self.identity(), self.asked.ranks)
+        leads, here, first = leading(), self.identity(), self.first_line()
         left = missing(cases(self.asked), taken_up(self.samples, first)) if leads else ()
         self.measured_by.measure_joined(
             left, self.samples, threads=self.asked.threads, budget_s=self.asked.budget_s, told=told
@@ -104,6 +106,7 @@ class Calibration:
             fitted(
                 found,
                 here,
+                hosts=self.asked.hosts,
                 name=self.name,
                 made=time.strftime("%Y-%m-%d"),
                 forced=forced,

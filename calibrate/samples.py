@@ -21,9 +21,9 @@ from meshwright.ir.errors import SamplesOfAnotherMachine
 Found = Mapping[Case, tuple[Sample, ...]]
 
 
-def header(identity: Identity, ranks: int) -> str:
-    """The first line."""
-    return json.dumps({"identity": asdict(identity), "ranks": ranks}, sort_keys=True)
+def header(identity: Identity, ranks: int, hosts: int = 1) -> str:
+    """The first line; `ranks` are those of a host."""
+    return json.dumps({"identity": asdict(identity), "ranks": ranks, "hosts": hosts}, sort_keys=True)
 
 
 def taken_up(path: Path, first: str) -> Found:
@@ -38,13 +38,13 @@ def taken_up(path: Path, first: str) -> Found:
             cause=f"they are of {lines[0][:200]}, and this is {first[:200]}",
             fix="remove the file, or name another one with --out",
         )
-    found = whole(lines[1:])
+    found = whole(lines[1:], json.loads(first)["hosts"])
     compacted(path, first, found)
     return found
 
 
-def whole(lines: Iterable[str]) -> Found:
-    """Cases of which every rank has a line; what cannot be read was cut."""
+def whole(lines: Iterable[str], hosts: int = 1) -> Found:
+    """Cases of which every rank of so many hosts has a line; what cannot be read was cut."""
     by_case: dict[Case, dict[int, Sample]] = defaultdict(dict)
     for line in lines:
         try:
@@ -52,7 +52,7 @@ def whole(lines: Iterable[str]) -> Found:
         except (ValueError, KeyError, TypeError):
             continue
         by_case[sample.case].setdefault(sample.rank, sample)
-    return {case: tuple(of.values()) for case, of in by_case.items() if len(of) == case.busy}
+    return {case: tuple(of.values()) for case, of in by_case.items() if len(of) == case.busy * hosts}
 
 
 def compacted(path: Path, first: str, found: Found) -> None:

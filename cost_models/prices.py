@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from meshwright.cost_models.collectives.collective import Collective, Library, collective
 from meshwright.cost_models.collectives.collective import Priced as Moved
-from meshwright.cost_models.collectives.topology import GroupShape, group_shape
+from meshwright.cost_models.collectives.curves import Curves, Network
+from meshwright.cost_models.collectives.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.compute.kernels import Compute
 from meshwright.cost_models.cost import NOTHING, Cost, attention_of, cost_of, library_of, slowest
 from meshwright.cost_models.hardware.cluster import Cluster
@@ -53,8 +55,19 @@ class Prices:
         self, kind: Collective, nbytes: float, shape: GroupShape, library: Library, *, imbalance: float = 1.0
     ) -> Moved:
         """The price of a collective."""
-        curves = self.profile.curves
-        return collective(kind, nbytes, shape, library, imbalance=imbalance, curves=curves, least=self.is_least)
+        return collective(kind, nbytes, shape, library, imbalance=imbalance, curves=self.curves, least=self.is_least)
+
+    @cached_property
+    def curves(self) -> Curves | None:
+        """Curves of collectives that were measured, with the wires of this cluster, where they are of all its hosts."""
+        known, cluster = self.profile.curves, self.cluster
+        each, ranks = cluster.pools[0].gpus_per_host, tuple(range(cluster.ranks))
+        alike = all(pool.gpus_per_host == each for pool in cluster.pools)
+        if known is None or not alike or not any(1 < one.hosts == cluster.hosts for one in known.all):
+            return known
+        whole = group_shape(cluster, ranks, Mesh.parse(f"all={cluster.ranks}"), ("all",))
+        pair = pair_shape(cluster, (0,), (each,))
+        return replace(known, network=Network(cluster.hosts, each, whole, pair))
 
     def ranks_per_host(self, device: Device) -> int:
         """The ranks of a host of this device, all of which are at work."""

@@ -14,7 +14,8 @@ Between two points a curve is read as a power of the law's time, not of the byte
 The law knows where a latency ends and a bandwidth begins; the points say how long it really took. A curve thus meets
 its points, grows with x as L does, and goes on beyond them at the law's pace. Over wires of another rate (a user's own
 device like a measured one, a link matrix) L is the law of those, and the curve says what goes with such a time: faster
-wires never take longer than those that were measured.
+wires never take longer than those that were measured. So it is with curves that a calibration measured over all hosts
+of a cluster (`Network`): other groups of its hosts take what went with the time that the law has for them.
 """
 
 from __future__ import annotations
@@ -59,11 +60,30 @@ class Curve:
         return self.hosts * self.per_host
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The wires over which curves of several hosts were measured: those of the whole cluster, as the ranks of all hosts
+    share them, and between the first ranks of two hosts."""
+
+    hosts: int
+    per_host: int
+    whole: GroupShape
+    pair: GroupShape
+
+    def of(self, kind: str) -> GroupShape:
+        """The group that a kind was measured on."""
+        return self.pair if kind == "p2p" else self.whole
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """A collection of curves, compared by identity, so that prices can be remembered by it."""
+    """A collection of curves, compared by identity, so that prices can be remembered by it.
+
+    - Curves of several hosts are read only with the `network` that they were measured on.
+    """
 
     all: tuple[Curve, ...]
+    network: Network | None = None
 
 
 NO_CURVES = Curves(())
@@ -202,8 +222,13 @@ def shipped() -> Curves:
 
 def matching(kind: str, shape: GroupShape, curves: Curves, library: str) -> tuple[Curve, GroupShape] | None:
     """The curve of this kind that was measured on a group of the same form: one device, one host or rack, over wires of
-    the device's own kind; and the shape that it was measured on, where these wires had the device's own rate."""
-    if len(shape.devices) != 1 or shape.units != 1 or len(shape.levels) != 1:
+    the device's own kind; and the shape that it was measured on, where these wires had the device's own rate. For a
+    group of several hosts that of the whole cluster."""
+    if len(shape.devices) != 1:
+        return None
+    if shape.units > 1:
+        return _over_hosts(kind, shape, curves, library)
+    if len(shape.levels) != 1:
         return None
     # A send between two devices behind one switch does not depend on how many more do the same.
     sends = kind in ("p2p", "shift")
@@ -217,4 +242,16 @@ def matching(kind: str, shape: GroupShape, curves: Curves, library: str) -> tupl
             rate = wire.bandwidth.value
             at_rate = replace(level, part_bytes_per_s=rate, rank_bytes_per_s=rate, pair_bytes_per_s=rate)
             return curve, replace(shape, levels=(at_rate,))
+    return None
+
+
+def _over_hosts(kind: str, shape: GroupShape, curves: Curves, library: str) -> tuple[Curve, GroupShape] | None:
+    network, wanted = curves.network, "p2p" if kind == "shift" else kind
+    if network is None:
+        return None
+    for curve in curves.all:
+        same = (curve.hosts, curve.per_host) == (network.hosts, network.per_host) and library in curve.libraries
+        if same and curve.kind == wanted and curve.device == shape.devices[0]:
+            there = network.of(wanted)
+            return (curve, there) if there.levels[-1].kind == shape.levels[-1].kind else None
     return None

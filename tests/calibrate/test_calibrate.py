@@ -71,6 +71,23 @@ def test_cases_are_distinct_and_quick_ones_take_less() -> None:
     assert {case.kind for case in cases(asked(ranks=1))} == {"product", "attention", "stream", "chain"}
 
 
+def test_over_several_hosts_wires_are_measured_with_one_rank_of_each_too() -> None:
+    """With fewer bytes than in one host."""
+    far = [case for case in cases(asked(ranks=1, hosts=4)) if case.kind in ("collective", "overlap")]
+    near = [case for case in cases(asked()) if case.kind in ("collective", "overlap")]
+    assert {case.words[0] for case in far} == {case.words[0] for case in near}
+    assert max(case.ints[0] for case in far) < max(case.ints[0] for case in near)
+
+
+def test_hosts_are_those_that_a_launcher_started_ranks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert (machine.hosts_started(), machine.launched(), machine.leading()) == (1, False, True)
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    assert (machine.hosts_started(), machine.launched(), machine.leading()) == (4, True, False)
+
+
 @pytest.mark.parametrize("case", cases(asked(quick=True)), ids=str)
 def test_a_case_is_read_as_it_is_written(case: Case) -> None:
     assert Case.parse(str(case)) == case
@@ -96,11 +113,19 @@ def test_samples_are_taken_up_wherever_writing_ended(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.new"))
 
 
+def test_a_case_of_several_hosts_has_a_line_of_every_rank() -> None:
+    lines = [sample("stream 64 @1", rank).line() for rank in (0, 2, 4)]
+    assert [str(case) for case in whole(lines, hosts=3)] == ["stream 64 @1"]
+    assert whole(lines, hosts=4) == {}
+
+
 def test_samples_of_another_machine_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "samples"
     assert taken_up(file, FIRST) == {}
     with pytest.raises(SamplesOfAnotherMachine, match="remove the file"):
         taken_up(file, header(HERE, 4))
+    with pytest.raises(SamplesOfAnotherMachine, match="hosts"):
+        taken_up(file, header(HERE, 2, hosts=2))
     assert taken_up(file, FIRST) == {}
 
 
@@ -138,6 +163,16 @@ def test_a_collective_takes_as_long_as_its_slowest_rank() -> None:
     other = Sample(case=Case.parse(name), rank=1, seconds=(3.0, 1.0, 4.0))
     (curve,) = made(one, other).curves
     assert (curve.points, curve.libraries, curve.ranks) == (((1024.0, pytest.approx(3.0)),), ("gloo",), 2)
+
+
+def test_curves_are_of_the_hosts_that_were_measured() -> None:
+    rows = [sample("product fp32 1 2 2 2 @1", rank, 1e-6) for rank in range(3)]
+    rows += [sample("stream 64 @1", rank, 1e-6) for rank in range(3)]
+    rows += [sample("collective p2p 64 @1", rank, 1e-3) for rank in range(3)]
+    found = whole([one.line() for one in rows], hosts=3)
+    made_of: Any = {"name": "n", "made": "2026-11-30", "forced": False, "library": "gloo", "synchronous": True}
+    (curve,) = fitted(found, HERE, hosts=3, **made_of).curves
+    assert (curve.kind, curve.hosts, curve.per_host) == ("p2p", 3, 1)
 
 
 def test_launches_are_what_a_chain_takes_beyond_its_kernels() -> None:

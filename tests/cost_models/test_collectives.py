@@ -17,12 +17,13 @@ from meshwright.cost_models.collectives.collective import (
     Library,
     collective,
 )
-from meshwright.cost_models.collectives.curves import Curve, shipped
+from meshwright.cost_models.collectives.curves import Curve, Curves, Network, shipped
 from meshwright.cost_models.collectives.facts import facts
 from meshwright.cost_models.collectives.laws import Law, law
 from meshwright.cost_models.collectives.topology import GroupShape, Level, group_shape
 from meshwright.cost_models.hardware.devices import device_names
 from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.ir.errors import CollectiveUnknown
 from meshwright.ir.sharding.mesh import Mesh
 
@@ -193,6 +194,41 @@ def test_a_measured_point_is_read_exactly(curve: Curve) -> None:
     shape = group(f"1x{curve.per_host}x{curve.device}", curve.per_host)
     for nbytes, seconds in curve.points:
         assert collective(curve.kind, nbytes, shape).seconds == pytest.approx(seconds, rel=1e-9)
+
+
+HOSTS = """\
+link_matrix = [[0, 0.1, 0.4], [0.1, 0, 0.1], [0.4, 0.1, 0]]
+[[pool]]
+name = "a"
+hosts = 3
+gpu = "CPU"
+gpus_per_host = 1
+nics = [{ kind = "ethernet", gbps = 0.4, count = 1 }]
+"""
+
+
+def test_what_was_measured_over_all_hosts_says_what_goes_with_a_time_of_the_law() -> None:
+    """A profile whose collectives take twice what the law has for all three hosts: so does a pair, on faster wires."""
+    cluster = read(HOSTS)
+    whole = group_shape(cluster, (0, 1, 2), Mesh.parse("x=3"), ("x",))
+    fast, slow = (group_shape(cluster, pair, Mesh.parse("x=2"), ("x",)) for pair in ((0, 2), (0, 1)))
+    points = tuple((float(nbytes), 2 * law("all_reduce", whole, "gloo").seconds(nbytes)) for nbytes in (1e3, 1e6))
+    sent = tuple((float(nbytes), 3 * law("p2p", slow, "gloo").seconds(nbytes)) for nbytes in (1e3, 1e6))
+    both = [Curve(kind="all_reduce", device="CPU", hosts=3, per_host=1, points=points, source="", libraries=("gloo",))]
+    both.append(replace(both[0], kind="p2p", points=sent))
+    known = Curves(tuple(both), Network(3, 1, whole, slow))
+    for shape, worth in ((whole, "measured"), (fast, "fitted"), (slow, "fitted")):
+        priced = collective("all_reduce", 1e6, shape, "gloo", curves=known)
+        assert priced.seconds == pytest.approx(2 * law("all_reduce", shape, "gloo").seconds(1e6), rel=0.01)
+        assert priced.provenance == worth
+    priced = collective("shift", 1e6, fast, "gloo", curves=known)
+    assert priced.seconds == pytest.approx(3 * law("p2p", fast, "gloo").seconds(1e6), rel=0.01)
+    for lacking in (Curves(tuple(both)), replace(known, network=Network(2, 1, whole, slow))):
+        plain = collective("all_reduce", 1e6, whole, "gloo", curves=lacking).seconds
+        assert plain == law("all_reduce", whole, "gloo").seconds(1e6)
+    assert collective("all_gather", 1e6, whole, "gloo", curves=known).seconds == law(
+        "all_gather", whole, "gloo"
+    ).seconds(1e6)
 
 
 PUBLISHED_BUS_RATES = [

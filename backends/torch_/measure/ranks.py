@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from meshwright.backends.measuring import Case, Sample, Told
 from meshwright.backends.torch_.measure.kernels import kernel, timed
-from meshwright.backends.torch_.measure.wires import moving, timed_together
+from meshwright.backends.torch_.measure.wires import moving, ranks_of_a_host, timed_together
 from meshwright.ir.processes import end_with
 
 TOGETHER = ("collective", "overlap")
@@ -34,7 +34,9 @@ def joined(cases: Sequence[Case], samples: Path, threads: int, budget_s: float, 
     dist.init_process_group("gloo")
     own: list[Sequence[Case]] = [cases]
     dist.broadcast_object_list(own)
-    groups = {busy: dist.new_group(list(range(busy))) for busy in sorted({case.busy for case in own[0]})}
+    ranks, each = dist.get_world_size(), ranks_of_a_host()
+    working = {busy: [rank for rank in range(ranks) if rank % each < busy] for busy in {case.busy for case in own[0]}}
+    groups = {busy: dist.new_group(working[busy]) for busy in sorted(working)}
     for case in own[0]:
         found = _all_of(case, groups[case.busy], budget_s)
         if found:
@@ -56,7 +58,7 @@ def _all_of(case: Case, group: dist.ProcessGroup, budget_s: float) -> list[Sampl
     """The samples of all ranks that a case is of, on the first of them; others find none."""
     dist.barrier()
     rank, found = dist.get_rank(), None
-    if rank < case.busy:
+    if rank % ranks_of_a_host() < case.busy:
         seconds, cpu = _measured(case, group, budget_s)
         found = Sample(case=case, rank=rank, seconds=tuple(seconds), cpu=tuple(cpu))
     everyone: list[Sample | None] | None = [None] * dist.get_world_size() if rank == 0 else None
@@ -105,6 +107,7 @@ def _child(
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # a store is there already

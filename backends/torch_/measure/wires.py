@@ -6,6 +6,7 @@ of one tensor as one rank sees it whole, of a message what the sender sends.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -45,6 +46,11 @@ def _timed(run: Run, runs: int, group: dist.ProcessGroup) -> float:
     for _ in range(runs):
         run()
     return (time.perf_counter() - begin) / runs
+
+
+def ranks_of_a_host() -> int:
+    """How many ranks a launcher started on every host."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
 
 
 def moving(case: Case, group: dist.ProcessGroup) -> tuple[Run, Run | None]:
@@ -90,18 +96,20 @@ def _broadcast(nbytes: int, group: dist.ProcessGroup) -> Run:
 
 
 def _p2p(nbytes: int, group: dist.ProcessGroup) -> Run:
-    """A message there or back, in turns between the first two ranks."""
-    whole, rank = torch.ones(_elements(nbytes, 1)), dist.get_rank(group)
+    """A message there or back, in turns between the first ranks of two hosts, or the first two of one."""
+    whole, rank, each = torch.ones(_elements(nbytes, 1)), dist.get_rank(group), ranks_of_a_host()
+    ends = (0, each if each < group.size() else 1)
     turn = [0]
 
     def run() -> None:
         turn[0] += 1
-        if rank > 1:
+        if rank not in ends:
             return
-        if turn[0] % 2 == rank:
-            dist.send(whole, group=group, group_dst=1 - rank)
+        other = sum(ends) - rank
+        if (turn[0] % 2 == 0) == (rank == 0):
+            dist.send(whole, group=group, group_dst=other)
         else:
-            dist.recv(whole, group=group, group_src=1 - rank)
+            dist.recv(whole, group=group, group_src=other)
 
     return run
 

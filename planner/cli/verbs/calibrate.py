@@ -13,6 +13,7 @@ from typing import TextIO
 from meshwright.backends.measuring import Case
 from meshwright.calibrate.cases import Asked, cases, expected_s
 from meshwright.calibrate.kept import path_of, this_machine
+from meshwright.calibrate.machine import hosts_started, leading
 from meshwright.calibrate.run import Calibration
 from meshwright.cost_models.measured.file import measured_to_json
 from meshwright.planner.answer.measured.kernels import kernels_of
@@ -25,12 +26,14 @@ CLEAR = "\r\x1b[K"
 def run(args: Namespace) -> int:
     """The verb."""
     dtypes = tuple(dict.fromkeys(args.dtype or ("fp32",)))
+    of_model = args.model is not None and leading()
     asked = Asked(
         ranks=args.ranks,
+        hosts=hosts_started(),
         threads=args.threads,
         dtypes=dtypes,
         quick=args.quick,
-        kernels=() if args.model is None else tuple(one for dtype in dtypes for one in kernels_of(args, dtype)),
+        kernels=tuple(one for dtype in dtypes for one in kernels_of(args, dtype)) if of_model else (),
     )
     out = Path(args.out) if args.out else path_of(this_machine(args.target, args.threads))
     calibration = Calibration(asked=asked, target=args.target, out=out, name=args.name or out.stem, force=args.force)
