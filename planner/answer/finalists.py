@@ -14,7 +14,7 @@ from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.improvement import Bench
-from meshwright.planner.refine.order import CHOOSING, FITTING, improved
+from meshwright.planner.refine.order import CHOOSING, FITTING, PLACING, improved
 from meshwright.planner.refine.schedule import OwnSchedule
 from meshwright.planner.search.search import Found, Search
 
@@ -50,8 +50,7 @@ def finished(
     notes on what was left untried. `any_fits`: the first that fits will do, and nothing is made better."""
     bench, only = Bench(search, asked, stop), asked.constraints.made_only
     plans = [] if stop() else [bench.as_is(config) for config in finalists(search)]
-    if not bench.layers_asked:
-        plans = improved(plans, FITTING, bench)
+    plans = improved(plans, PLACING if bench.layers_asked else FITTING, bench)
     if any_fits and not only:
         return bench.written(one for one in plans if one.prediction.fits), ()
     if not bench.layers_asked:

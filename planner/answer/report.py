@@ -187,7 +187,7 @@ def _refinements(solved: Solved) -> Iterator[str]:
     yield f"the plan was refined beyond the declared space{gained}"
     if refined.config is None:
         yield "its stages have meshes of their own; the configuration shown is the one that it was made of"
-    elif refined.config.stage_blocks:
+    elif refined.config.stage_blocks and not solved.asked.constraints.only.keys() & {"split", "stage_blocks"}:
         yield f"layers of the stages, shared out by what they take: {'+'.join(map(str, refined.counts))}"
     if shares := shares_of(refined.decisions):
         yield f"copies on different devices take unequal shares of every micro-batch: {':'.join(map(str, shares))}"

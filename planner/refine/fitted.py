@@ -43,7 +43,7 @@ MOST_AGAIN = 100
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A plan placed, and its layers shared out: the best first, and after it those that other ways to give kinds of
-    devices to groups lead to. None is worse than the plan that came in.
+    devices to groups lead to. None is worse than the plan that came in. Layers that were asked for stay.
 
     - `limit`: prices that the first placement may ask for; 0: as many as the cluster is worth.
     """
@@ -58,7 +58,9 @@ class Fitted:
         limit = self.limit or (HETEROGENEOUS_PRICED if cluster.heterogeneous else MOST_PRICED)
         needed, layers = len(assignment_of(plan.decisions)), Layers(min(limit, MOST_CUT))
         offered = subsets(cluster, needed) if needed < cluster.ranks else ()
-        found = [climb(one, layers, bench, moves=1) for one in Placement(offered, limit).neighbours(plan, bench)]
+        found = list(Placement(offered, limit).neighbours(plan, bench))
+        if not bench.layers_asked:
+            found = [climb(one, layers, bench, moves=1) for one in found]
         best = min(found, key=WORTH)
         if cluster.heterogeneous:
             again = next(Placement(limit=min(limit, MOST_AGAIN)).neighbours(best, bench))

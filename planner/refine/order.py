@@ -2,6 +2,7 @@
 
     search -> WIDENING: configurations beyond the declared space, priced
     finalists -> FITTING: ranks, layers and batches shared out -> CHOOSING: what axes do in every operator
+              -> PLACING: ranks alone, where layers are asked for
 
 A schedule of its own (`planner.refine.schedule`) comes last, for the best that code is written for. Each step keeps
 what the evaluator finds faster. What becomes of finalists may be beyond what names can say.
@@ -68,6 +69,9 @@ FITTING = (
     Step(Uneven(), best),
 )
 """What can make a plan fit."""
+
+PLACING = FITTING[:1]
+"""The same where layers are asked for: only its ranks are placed."""
 
 CHOOSING = (
     Step(Operators(), best_few, instead=True),

@@ -22,7 +22,7 @@ from meshwright.planner.refine.improvement import Bench
 from meshwright.planner.refine.operators import operators
 from meshwright.planner.refine.operators.arrangements import Arranged
 from meshwright.planner.refine.operators.operators import Operators
-from meshwright.planner.refine.order import FITTING
+from meshwright.planner.refine.order import FITTING, PLACING
 from meshwright.planner.refine.schedule import OwnSchedule
 from meshwright.planner.refine.uneven import Uneven
 from meshwright.planner.search.search import Found
@@ -224,6 +224,7 @@ class Makers:
     """Stands in for all that makes something of a plan; says what it was asked."""
 
     refined: list[Candidate] = field(default_factory=list)
+    placed: list[Candidate] = field(default_factory=list)
     sharper: dict[str, float] = field(default_factory=dict)
     """Seconds of plans by name, with operators chosen anew."""
     uneven: Any = None
@@ -231,12 +232,16 @@ class Makers:
     notes: tuple[str, ...] = ()
     contexts: tuple[str, ...] = ()
     improved_of: list[Any] = field(default_factory=list)
+    placed_of: list[Any] = field(default_factory=list)
     sharpened_of: list[Any] = field(default_factory=list)
     uneven_of: list[Any] = field(default_factory=list)
     custom_of: list[Any] = field(default_factory=list)
 
     def improve(self, plans: Any, steps: Any, bench: Bench) -> list[Candidate]:
         """What fits is told; all else is done."""
+        if steps is PLACING:
+            self.placed_of.append([one.config for one in plans])
+            return self.placed or list(plans)
         if steps is FITTING:
             self.improved_of.append([one.config for one in plans])
             plans, steps = self.refined, FITTING[2:]
@@ -301,11 +306,14 @@ def test_refined_plans_are_sharpened_from_the_best_on(makers: Makers) -> None:
 
 @pytest.mark.parametrize("name", ["split", "stage_blocks"])
 def test_layers_that_were_asked_for_stay(makers: Makers, name: str) -> None:
-    """Then plans are taken as they were priced; of these none is better than the answer."""
+    """Then ranks are placed, and nothing else is done; what is no better than the answer is not taken."""
     own = search(ANSWER, schedules=("custom",))
     assert finished(own, asked(**{name: ("even",)}), never) == (None, ())
     assert (makers.improved_of, makers.sharpened_of, makers.uneven_of) == ([], [], [])
+    assert makers.placed_of == [[config(tp=2)]]
     assert makers.custom_of == [([4.0], False, False)]
+    makers.placed = [refined(3.0)]
+    assert finished(own, asked(**{name: ("even",)}), never) == (makers.placed[0], ())
 
 
 def test_only_what_is_better_than_the_answer_is_taken(makers: Makers) -> None:

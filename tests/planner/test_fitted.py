@@ -30,7 +30,7 @@ def never() -> bool:
 
 
 def bench(**own: Any) -> Any:
-    return SimpleNamespace(**{"stop": never} | own)
+    return SimpleNamespace(**{"stop": never, "layers_asked": False} | own)
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,10 @@ def test_placed_shared_out_and_placed_again(
     seen.clear()
     list(Fitted().neighbours(start, own))
     assert seen[0] == ("plan", offered, 60 if unlike else 400), "few prices on unlike devices"
+    seen.clear()
+    own.layers_asked = True
+    list(Fitted(limit).neighbours(start, own))
+    assert [name for name, *_ in seen] == ["plan", *(["a"] if unlike else [])], "no layer is moved"
 
 
 def test_mixes_that_the_target_has_are_shared_out_the_best_three(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,8 @@ def test_what_a_refined_plan_is_held_against() -> None:
     assert next(alone) == "the plan was refined beyond the declared space"
     pinned = report._refinements(solved(refined=refined(), asked=Asked(modules=(MODULE,))))
     assert next(pinned) == f"{FASTER} that has the pins of modules"
+    layers = Asked(Constraints({"stage_blocks": ("1+3",)}))
+    assert list(report._refinements(solved(refined=refined(), asked=layers))) == [FASTER], "who asked for them knows"
     assert list(report._refinements(solved())) == []
 
 
