@@ -12,7 +12,7 @@ class Seat:
 
     host: int
     device: str
-    """What a rank is: `CPU`, or the name of a GPU."""
+    """What a rank is: `CPU`, or the name of a GPU; of a user's own device, what that is like."""
     gpu: int
     """Its number on the host."""
     nic: int

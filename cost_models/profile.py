@@ -14,16 +14,26 @@ import json
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 from meshwright.cost_models.collectives.curves import Curves
 from meshwright.cost_models.compute.kernels import table_for
 from meshwright.cost_models.compute.profile import ComputeConstants, constants
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import DTYPES, Device
+from meshwright.cost_models.hardware.devices import device as known
 from meshwright.cost_models.hardware.quantity import Kind, Quantity
 from meshwright.cost_models.measured.file import measured_text
-from meshwright.cost_models.measured.measured import NO_OVERHEADS, Measured, Overheads, family_of
+from meshwright.cost_models.measured.measured import (
+    NO_OVERHEADS,
+    AttentionTime,
+    Busy,
+    Measured,
+    Overheads,
+    ProductTime,
+    StreamTime,
+    family_of,
+)
 from meshwright.cost_models.measured.times import Times
 from meshwright.cost_models.memory.peak import MemoryConstants, memory_constants
 from meshwright.ir.errors import BadQuantity, ProfileElsewhere
@@ -104,10 +114,14 @@ class Profile:
             )
 
     def times(self, device: Device, ranks: int) -> Times | None:
-        """Measured times of kernels on a device, while so many ranks of its host are at work."""
-        if self.measured is None or device.name != self.measured.identity.device:
+        """Measured times of kernels on a device, while so many ranks of its host are at work; on one of a user's own
+        that is like the measured one, at its rates."""
+        if self.measured is None or self.measured.identity.device not in (device.name, device.like):
             return None
         busy = self.measured.with_ranks(ranks)
+        itself = device.name == self.measured.identity.device
+        if not itself:
+            busy = _at_rates_of(device, busy, known(device.like))
         rows = {dtype: [row for row in busy.products if row.dtype == dtype] for dtype in busy.dtypes}
         alone = {
             dtype: tuple((row.shape[1:], row.p50_s) for row in of if row.shape[0] == 1) for dtype, of in rows.items()
@@ -115,7 +129,7 @@ class Profile:
         tables = {
             dtype: table_for(device, self.compute, one, dtype, device.name) for dtype, one in alone.items() if one
         }
-        return Times(busy, tables)
+        return Times(busy, tables, "measured" if itself else "fitted")
 
     def interval(self, stages: int, *, inside: bool) -> tuple[float, float]:
         """The ends of the interval around a predicted step of so many stages, as shares of it. It is wider where the
@@ -138,6 +152,29 @@ class Profile:
     def launch_s(self, ranks: int) -> float | None:
         """Measured host seconds of a launch while so many ranks of a host are at work; None: not measured."""
         return None if self.measured is None else self.measured.with_ranks(ranks).launch_s
+
+
+def _at_rates_of(own: Device, busy: Busy, base: Device) -> Busy:
+    """Measured times on a device that is like the measured one: longer by as much as the rates that it is given are
+    below the measured ones. Rates that are those of its kind were not given, and are as measured."""
+    usual = dict(base.peaks)
+    slower = {dtype: busy.peak_flops_per_s(dtype) / peak.value for dtype, peak in own.peaks if peak != usual.get(dtype)}
+    streaming = 1.0
+    if own.memory_bandwidth != base.memory_bandwidth:
+        streaming = busy.bytes_per_s / own.memory_bandwidth.value
+    return replace(
+        busy,
+        products=tuple(_longer(row, slower.get(row.dtype, 1.0)) for row in busy.products),
+        attention=tuple(_longer(row, slower.get(row.dtype, 1.0)) for row in busy.attention),
+        streams=tuple(_longer(row, streaming) for row in busy.streams),
+    )
+
+
+Row = TypeVar("Row", ProductTime, AttentionTime, StreamTime)
+
+
+def _longer(row: Row, times: float) -> Row:
+    return replace(row, p50_s=row.p50_s * times, p90_s=row.p90_s * times)
 
 
 def _with_rates(device: Device, measured: Measured, ranks: int) -> Device:

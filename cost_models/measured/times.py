@@ -32,9 +32,10 @@ Answer = tuple[float, Kind]
 class Times:
     """Times of kernels on one device, with one number of busy ranks."""
 
-    def __init__(self, busy: Busy, tables: dict[str, Table]) -> None:
-        """`tables`: of each precision that products were measured in, those of one group."""
-        self.busy, self.tables = busy, tables
+    def __init__(self, busy: Busy, tables: dict[str, Table], exact: Kind = "measured") -> None:
+        """`tables`: of each precision that products were measured in, those of one group; `exact`: what times of
+        kernels stand on that were measured as they are."""
+        self.busy, self.tables, self.exact = busy, tables, exact
         self._products = {(row.dtype, row.shape): row.p50_s for row in busy.products}
         self.fused = frozenset(row.dtype for row in busy.attention)
         """Precisions that fused attention was measured in."""
@@ -44,7 +45,7 @@ class Times:
         """None for a precision that was not measured."""
         exact = self._products.get((dtype, (groups, m, n, k)))
         if exact is not None:
-            return exact, "measured"
+            return exact, self.exact
         table = self.tables.get(dtype)
         if table is None:
             return None
@@ -64,7 +65,7 @@ class Times:
             return None
         for row in known:
             if row.shape == shape and row.causal == causal and not window:
-                return row.p50_s, "measured"
+                return row.p50_s, self.exact
         nearest = sorted((_apart(row.shape, shape), _pace(row)) for row in known)[:NEAREST]
         weights = [1.0 / (distance + 1e-3) for distance, _ in nearest]
         pace = sum(weight * log(each) for weight, (_, each) in zip(weights, nearest, strict=True)) / sum(weights)

@@ -60,7 +60,8 @@ def seats(cluster: Cluster) -> list[Seat]:
         pool = cluster.pools[at.pool]
         nic = at.slot * pool.ports // pool.gpus_per_host if pool.adapters else -1
         kind = pool.adapters[0].kind if pool.adapters else ""
-        found.append(Seat(host=cluster.host_index(at), device=pool.device.name, gpu=at.slot, nic=nic, network=kind))
+        device = pool.device.like or pool.device.name
+        found.append(Seat(host=cluster.host_index(at), device=device, gpu=at.slot, nic=nic, network=kind))
     return found
 
 

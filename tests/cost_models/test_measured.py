@@ -12,6 +12,7 @@ import pytest
 from meshwright.cost_models.collectives.topology import group_shape
 from meshwright.cost_models.compute.kernels import Compute, Kernel
 from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.measured.file import load_measured, measured_text, measured_to_json
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import calibrated, digest, published
@@ -158,6 +159,43 @@ def test_collectives_are_read_from_their_curves(kind: Any) -> None:
     assert (found.seconds, found.provenance) == (pytest.approx(wire_s(4**8)), "measured")
     wider = group_shape(read_cluster("cpu:4"), (0, 1, 2, 3), Mesh.parse("dp=4"), ("dp",))
     assert (prices().moved(kind, 4.0**8, wider, "gloo").how == "measured curve") == (kind in ("p2p", "shift"))
+
+
+OWN = """\
+[[pool]]
+name = "a"
+hosts = 1
+gpu = "own"
+gpus_per_host = 2
+[[device]]
+name = "own"
+like = "CPU"
+"""
+
+
+def test_a_device_that_is_like_the_measured_one_takes_its_times_at_the_rates_that_it_is_given() -> None:
+    """A quarter of the best measured rate of products; half of the memory's; what is not given is as measured."""
+    profile, base = calibrated(hand()), calibrated(hand()).times(CLUSTER.pools[0].device, 2)
+    assert base is not None
+    peak, rate = base.busy.peak_flops_per_s("fp32"), base.busy.bytes_per_s
+    for given, products, streams in (
+        ("", 1.0, 1.0),
+        (f"fp32_tflops = {peak / 4e12}", 4.0, 1.0),
+        (f"memory_gb_per_s = {rate / 2e9}", 1.0, 2.0),
+    ):
+        own = read(f"{OWN}{given}\n").pools[0].device
+        found = profile.times(own, 2)
+        assert found is not None
+        seconds, kind = found.product("fp32", 1, 64, 64, 64) or (0.0, "assumed")
+        assert kind == "fitted"
+        assert seconds == pytest.approx(products * (base.product("fp32", 1, 64, 64, 64) or (0.0, ""))[0])
+        assert found.stream(4.0**8) == pytest.approx(streams * base.stream(4.0**8))
+        shape = (1, 8, 8, 64, 64, 64, 64)
+        attended = (base.attention("fp32", "forward", True, 0, shape) or (0.0, ""))[0]
+        assert (found.attention("fp32", "forward", True, 0, shape) or (0.0, ""))[0] == pytest.approx(
+            products * attended
+        )
+    assert profile.times(read_cluster("1x2xH100").pools[0].device, 2) is None
 
 
 def test_launches_take_what_was_measured_and_nothing_runs_ahead() -> None:
