@@ -1,8 +1,9 @@
 """Hosts that are network namespaces of this machine, joined by a bridge, each with an adapter of a chosen rate.
 
 Wants root, `ip` and `tc`. A token bucket holds both directions of an adapter at its rate: what a host sends is shaped
-in its namespace, what it receives at the bridge. Buckets of 16 KB and queues of 1 MB leave TCP alone (less than that
-distorts it, more than that hides the rate).
+in its namespace, what it receives at the bridge. Pairs of hosts may have less: then what a host sends goes through
+classes of its adapter's rate, one for every such receiver, told by its address. Buckets of 16 KB and queues of 1 MB
+leave TCP alone (less than that distorts it, more than that hides the rate); `timeouts` says whether it was.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-BRIDGE, PREFIX = "mwbr", "mwhost"
+BRIDGE, PREFIX, ADAPTER = "mwbr", "mwhost", "eth0"
 SUBNET = "10.77.0"
 SHAPED = ("burst", "16kb", "limit", "1mb")
 MTU = "9000"
+OTHERS = "fff"
+"""The class of all that a host sends to others than those of its limited pairs."""
+NO_PAIRS: Mapping[tuple[int, int], float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,12 @@ class Host:
     def command(self, *words: str) -> list[str]:
         """A command that runs there."""
         return ["ip", "netns", "exec", self.name, *words]
+
+    def timeouts(self) -> int:
+        """How often a sender of TCP there waited in vain for an acknowledgement, since the host was made."""
+        text = subprocess.run(self.command("cat", "/proc/net/netstat"), capture_output=True, text=True, check=True)
+        names, numbers = (line.split() for line in text.stdout.splitlines() if line.startswith("TcpExt:"))
+        return int(dict(zip(names, numbers, strict=True))["TCPTimeouts"])
 
 
 def lacking() -> str:
@@ -44,31 +54,60 @@ def lacking() -> str:
 
 
 @contextmanager
-def hosts(mbits: Sequence[float]) -> Iterator[list[Host]]:
-    """A host for each rate, in Mbit/s; all are removed at the end."""
+def hosts(mbits: Sequence[float], pairs: Mapping[tuple[int, int], float] = NO_PAIRS) -> Iterator[list[Host]]:
+    """A host for each rate, in Mbit/s; all are removed at the end. `pairs` have less than their adapters, in both
+    directions."""
     made = [Host(f"{PREFIX}{number}", f"{SUBNET}.{number + 1}") for number in range(len(mbits))]
     _remove(made)
     try:
         _run("ip", "link", "add", BRIDGE, "mtu", MTU, "type", "bridge")
         _run("ip", "link", "set", BRIDGE, "up")
-        for host, rate in zip(made, mbits, strict=True):
+        for number, (host, rate) in enumerate(zip(made, mbits, strict=True)):
             _add(host, rate)
+            less = {made[sum(pair) - number]: most for pair, most in pairs.items() if number in pair}
+            if less:
+                _classes(host, rate, less)
+            else:
+                _run(*host.command("tc", "qdisc", "add", "dev", ADAPTER, "root", *_bucket(rate)))
         yield made
     finally:
         _remove(made)
 
 
 def _add(host: Host, mbits: float) -> None:
-    outside, shaped = f"{host.name}b", ("tbf", "rate", f"{mbits:g}mbit", *SHAPED)
+    outside = f"{host.name}b"
     _run("ip", "netns", "add", host.name)
-    pair = ("peer", "name", "eth0", "mtu", MTU, "netns", host.name)
+    pair = ("peer", "name", ADAPTER, "mtu", MTU, "netns", host.name)
     _run("ip", "link", "add", outside, "mtu", MTU, "type", "veth", *pair)
     _run("ip", "link", "set", outside, "master", BRIDGE, "up")
-    _run(*host.command("ip", "addr", "add", f"{host.address}/24", "dev", "eth0"))
-    for name in ("lo", "eth0"):
+    _run(*host.command("ip", "addr", "add", f"{host.address}/24", "dev", ADAPTER))
+    for name in ("lo", ADAPTER):
         _run(*host.command("ip", "link", "set", name, "up"))
-    _run(*host.command("tc", "qdisc", "add", "dev", "eth0", "root", *shaped))
-    _run("tc", "qdisc", "add", "dev", outside, "root", *shaped)
+    _run("tc", "qdisc", "add", "dev", outside, "root", *_bucket(mbits))
+
+
+def _classes(host: Host, mbits: float, less: Mapping[Host, float]) -> None:
+    """Give a host a class for each of these receivers and one for all others, which share its adapter's rate."""
+    at = ("dev", ADAPTER, "parent")
+    each = mbits / (len(less) + 1)
+    _run(*host.command("tc", "qdisc", "add", "dev", ADAPTER, "root", "handle", "1:", "htb", "default", OTHERS))
+    _run(*host.command("tc", "class", "add", *at, "1:", "classid", "1:1", *_class(mbits, mbits)))
+    classes = {OTHERS: mbits} | {f"{number:x}": rate for number, rate in enumerate(less.values(), 0x100)}
+    for name, rate in classes.items():
+        _run(*host.command("tc", "class", "add", *at, "1:1", "classid", f"1:{name}", *_class(min(each, rate), rate)))
+        _run(*host.command("tc", "qdisc", "add", *at, f"1:{name}", "bfifo", *SHAPED[2:]))
+    for number, other in enumerate(less, 0x100):
+        to = ("match", "ip", "dst", f"{other.address}/32", "flowid", f"1:{number:x}")
+        _run(*host.command("tc", "filter", "add", *at, "1:", "protocol", "ip", "u32", *to))
+
+
+def _class(least: float, most: float) -> tuple[str, ...]:
+    burst = SHAPED[1]
+    return ("htb", "rate", f"{least:g}mbit", "ceil", f"{most:g}mbit", "burst", burst, "cburst", burst)
+
+
+def _bucket(mbits: float) -> tuple[str, ...]:
+    return ("tbf", "rate", f"{mbits:g}mbit", *SHAPED)
 
 
 def _remove(made: Sequence[Host]) -> None:
