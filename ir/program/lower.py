@@ -46,6 +46,8 @@ def lower(
     """The Program that carries out `decisions` on the model `fold`, for `workload`, whose stack names the kernels."""
     verify_decisions(decisions, fold)
     lowering = _for_workload(lowering, decisions.style, workload)
+    if workload is not None and lowering.reduces_last and len(decisions.groups) > 1:
+        workload = replace(workload, stack=_reducing_last(workload.stack))
     made = {} if cache is None else cache
     program = _lowered(fold, decisions, lowering, workload, made)
     if lowering.in_turn and program.microbatches > 1:
@@ -79,6 +81,12 @@ def _lowered(
         microbatches=decisions.schedule.microbatches,
         workload=workload,
     )
+
+
+@lru_cache(maxsize=64)
+def _reducing_last(stack: Stack) -> Stack:
+    """The stack where nothing hides what gradients' reductions take."""
+    return replace(stack, hides=tuple(name for name in stack.hides if name != "gradients"))
 
 
 @lru_cache(maxsize=64)

@@ -67,6 +67,8 @@ class Lowering:
     waiting: tuple[str, ...] | None = None
     """The axes over which sums of gradients wait for the last micro-batch; None: all. `lower` finds those of `in_turn`,
     where there are several micro-batches."""
+    reduces_last: bool = False
+    """In a pipeline no gradients are reduced before all backward passes are done, whatever the stack hides."""
     casts: bool = False
     """With `sums_first`: what is computed with is made in another dtype of what is stored (FSDP2's mixed precision), so
     that gradients of copies, too, are summed along the outermost axis apart, after the others."""

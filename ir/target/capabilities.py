@@ -129,6 +129,10 @@ class Capabilities:
     in_turn: bool = False
     """Whether it then sums them in every micro-batch over axes that do not cut the batch (`Lowering.in_turn`)."""
 
+    reduces_last: bool = False
+    """Whether the gradients of a pipeline's stages are reduced once all their backward passes are done, behind none of
+    them (`Lowering.reduces_last`)."""
+
     most_cuts: int | None = None
     """By how many axes operators may cut a parameter that is stored in shards besides."""
 
@@ -176,6 +180,7 @@ class Capabilities:
             sums_first=self.sums_first,
             adds_first=self.adds_first,
             in_turn=self.in_turn,
+            reduces_last=self.reduces_last,
         )
 
     @property

@@ -126,7 +126,7 @@ def test_what_the_library_really_runs() -> None:
 
 def test_lowering_uses_the_targets_steps_and_kernels() -> None:
     assert TORCH_GLOO.lowering() == Lowering(
-        moves=tuple(line.name for line in TORCH_GLOO.moves), device="cpu", sums_first=True
+        moves=tuple(line.name for line in TORCH_GLOO.moves), device="cpu", sums_first=True, reduces_last=True
     )
     assert TORCH_CUDA.lowering().device == "cuda"
 

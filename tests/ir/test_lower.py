@@ -17,6 +17,7 @@ from meshwright.ir.program.lower_body import Lowering, lower_body
 from meshwright.ir.program.program import BodyProgram, Program
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.target.workload import STACKS, Workload
 from meshwright.ir.verify.meaning import verify_body_meaning
 from meshwright.ir.verify.programs import verify_body
 from tests.llama_block import block, megatron, model
@@ -68,6 +69,19 @@ def test_full_recomputation_repeats_no_collective_that_no_derivative_reads() -> 
     verify_body(program)
     verify_body_meaning(program, graph)
     assert collectives(program, "tp") == {"all_gather": 4 + 2, "reduce_scatter": 4 + 1}
+
+
+@pytest.mark.parametrize(("pp", "last", "hidden"), [(1, True, True), (2, True, False), (2, False, True)])
+def test_in_a_pipeline_that_reduces_last_nothing_hides_reductions(pp: int, last: bool, hidden: bool) -> None:
+    stack = STACKS["torch"]
+    workload = Workload(global_batch=8, seq=16, stack=stack)
+    fold = model()
+    decisions = template(fold, Degrees(dp=2, pp=pp, microbatches=2))
+    program = lower(fold, decisions, replace(CUDA, reduces_last=last), workload)
+    assert program.workload is not None
+    hides = program.workload.stack.hides
+    assert hides == (stack.hides if hidden else tuple(name for name in stack.hides if name != "gradients"))
+    assert replace(program.workload.stack, hides=stack.hides) == stack
 
 
 def test_bodies_from_a_cache() -> None:
