@@ -5,12 +5,13 @@
 Hosts are network namespaces of this machine with shaped links, and compute is slept at declared rates
 (`benchmarks.testbed`). On each topology, `plan calibrate` runs there first; then what `plan` answers under several pins
 is written and started, and so are its configurations with their ranks in the naive order and in drawn ones. A run with
-time-outs of TCP fails. What FILE has is not run again. The exit code is 1 where a bar of
+time-outs of TCP fails. What FILE has is predicted anew, and not run again. The exit code is 1 where a bar of
 `benchmarks.heterogeneous.judged` is not met; without root, `ip` or `tc` nothing is run, and the reason is told.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from argparse import ArgumentParser
@@ -34,11 +35,11 @@ WARM = 2
 """First steps of a run that are left out."""
 OTHERS, STEPS, LIMIT_S = 2, 6, 300.0
 Found = dict[str, Any]
-"""Of a topology: its `profile`, its `runs`, and the pins that are `finished`."""
+"""Of a topology: its `profile`, the `seconds` of steps by what was run, and its `runs` with today's predictions."""
 
 
 def measured(topology: Topology, found: Found, keep: Callable[[], None], *, others: int, steps: int) -> None:
-    """Add to what is found of a topology all that is missing, and keep it pin by pin."""
+    """Predict what is run on a topology, run what was not run yet, and keep it run by run."""
     with TemporaryDirectory() as name, hosts(topology.mbits, topology.limits) as made:
         folder = Path(name)
         cluster, profile = folder / "cluster.toml", folder / "profile.json"
@@ -48,17 +49,28 @@ def measured(topology: Topology, found: Found, keep: Callable[[], None], *, othe
             keep()
         profile.write_text(json.dumps(found["profile"]))
         asked = [*MODEL, "--cluster", str(cluster), "--target", "torch-gloo", "--profile", str(profile)]
+        found["runs"], known = [], set[str]()
         for number, pins in enumerate(topology.pins):
-            if pins in found["finished"]:
-                continue
-            runs = []
             for one in placed(pins, asked, folder / str(number), others):
-                took = steps_of(one.folder, made, topology.rates, steps + WARM, LIMIT_S)[WARM:]
-                runs.append(asdict(one) | {"seconds": took, "folder": one.folder.name})
-                print(told(runs[-1]), flush=True)
-            found["runs"] += runs
-            found["finished"].append(pins)
-            keep()
+                key = digest(one.folder)
+                if key in known:  # what another pin led to
+                    break
+                known.add(key)
+                if key not in found["seconds"]:
+                    took = steps_of(one.folder, made, topology.rates, steps + WARM, LIMIT_S)
+                    found["seconds"][key] = took[WARM:]
+                run = asdict(one) | {"seconds": found["seconds"][key], "folder": one.folder.name}
+                print(told(run), flush=True)
+                found["runs"].append(run)
+                keep()
+
+
+def digest(folder: Path) -> str:
+    """A digest of the files that are started."""
+    made = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        made.update(file.read_bytes())
+    return made.hexdigest()[:16]
 
 
 def told(run: Mapping[str, Any]) -> str:
@@ -122,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     missed = 0
     for topology in (one for one in TOPOLOGIES if one.name in args.only):
         print(topology.name, flush=True)
-        found = done.setdefault(topology.name, {"runs": [], "finished": []})
+        found = done.setdefault(topology.name, {"seconds": {}})
         measured(topology, found, keep, others=args.others, steps=args.steps)
         of, pairs = judged(found["runs"])
         print(f"  tau {of.tau:+.2f} over {of.pairs} pairs, regret {of.regret:.0%}, error {of.error:.0%}", flush=True)

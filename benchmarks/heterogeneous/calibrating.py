@@ -21,15 +21,7 @@ PORT, LIMIT_S = 29600, 900.0
 def calibrated(hosts: Sequence[Host], model: Sequence[str], out: Path) -> Path:
     """Write the profile of a topology; `model` and its batch are words of the command line."""
     launch = ["env", f"{AHEAD}=0", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
-    launch += [
-        "--nnodes",
-        str(len(hosts)),
-        "--master-addr",
-        hosts[0].address,
-        "--master-port",
-        str(PORT),
-        "--node-rank",
-    ]
+    launch += ["--nnodes", str(len(hosts)), "--master-addr", hosts[0].address, "--master-port", str(PORT)]
     asked = ["-m", "meshwright", "calibrate", "--ranks", "1", "--quick", "--force", "--out", str(out), "--for", *model]
     commands = [[*launch, "--node-rank", str(number), *asked] for number in range(len(hosts))]
     printed_by(hosts, commands, [FLOPS_PER_S] * len(hosts), LIMIT_S)

@@ -9,13 +9,16 @@ leave TCP alone (less than that distorts it, more than that hides the rate); `ti
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-BRIDGE, PREFIX, ADAPTER = "mwbr", "mwhost", "eth0"
+PREFIX, ADAPTER = "mw", "eth0"
+"""What namespaces and links outside of them are called, before the number of this process; the link inside."""
 SUBNET = "10.77.0"
 SHAPED = ("burst", "16kb", "limit", "1mb")
 MTU = "9000"
@@ -57,13 +60,14 @@ def lacking() -> str:
 def hosts(mbits: Sequence[float], pairs: Mapping[tuple[int, int], float] = NO_PAIRS) -> Iterator[list[Host]]:
     """A host for each rate, in Mbit/s; all are removed at the end. `pairs` have less than their adapters, in both
     directions."""
-    made = [Host(f"{PREFIX}{number}", f"{SUBNET}.{number + 1}") for number in range(len(mbits))]
-    _remove(made)
+    bridge = f"{PREFIX}{os.getpid()}"
+    made = [Host(f"{bridge}h{number}", f"{SUBNET}.{number + 1}") for number in range(len(mbits))]
+    _remove_left()
     try:
-        _run("ip", "link", "add", BRIDGE, "mtu", MTU, "type", "bridge")
-        _run("ip", "link", "set", BRIDGE, "up")
+        _run("ip", "link", "add", bridge, "mtu", MTU, "type", "bridge")
+        _run("ip", "link", "set", bridge, "up")
         for number, (host, rate) in enumerate(zip(made, mbits, strict=True)):
-            _add(host, rate)
+            _add(host, bridge, rate)
             less = {made[sum(pair) - number]: most for pair, most in pairs.items() if number in pair}
             if less:
                 _classes(host, rate, less)
@@ -71,15 +75,15 @@ def hosts(mbits: Sequence[float], pairs: Mapping[tuple[int, int], float] = NO_PA
                 _run(*host.command("tc", "qdisc", "add", "dev", ADAPTER, "root", *_bucket(rate)))
         yield made
     finally:
-        _remove(made)
+        _remove(bridge, [host.name for host in made])
 
 
-def _add(host: Host, mbits: float) -> None:
+def _add(host: Host, bridge: str, mbits: float) -> None:
     outside = f"{host.name}b"
     _run("ip", "netns", "add", host.name)
     pair = ("peer", "name", ADAPTER, "mtu", MTU, "netns", host.name)
     _run("ip", "link", "add", outside, "mtu", MTU, "type", "veth", *pair)
-    _run("ip", "link", "set", outside, "master", BRIDGE, "up")
+    _run("ip", "link", "set", outside, "master", bridge, "up")
     _run(*host.command("ip", "addr", "add", f"{host.address}/24", "dev", ADAPTER))
     for name in ("lo", ADAPTER):
         _run(*host.command("ip", "link", "set", name, "up"))
@@ -110,9 +114,17 @@ def _bucket(mbits: float) -> tuple[str, ...]:
     return ("tbf", "rate", f"{mbits:g}mbit", *SHAPED)
 
 
-def _remove(made: Sequence[Host]) -> None:
-    for words in (*(("netns", "del", host.name) for host in made), ("link", "del", BRIDGE)):
+def _remove(bridge: str, names: Sequence[str]) -> None:
+    for words in (*(("netns", "del", name) for name in names), ("link", "del", bridge)):
         subprocess.run(["ip", *words], capture_output=True, check=False)
+
+
+def _remove_left() -> None:
+    """Remove what processes left that were ended before they could."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    for name, process in re.findall(rf"^({PREFIX}(\d+)h\d+)\b", listed, re.MULTILINE):
+        if not Path("/proc", process).exists():
+            _remove(f"{PREFIX}{process}", [name])
 
 
 def _run(*words: str) -> None:
