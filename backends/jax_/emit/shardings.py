@@ -234,9 +234,9 @@ class Shardings:
                 raise EmissionModule(
                     place=f"plan {body.name}, %{value}", cause=f"it is moved {why}", ways=("--fix tp=1",)
                 )
-            if value := next((one for one in body.input_grads if one and body.locals[one].placement.partial), None):
+            if summed := next((one for one in body.input_grads if one and body.locals[one].placement.partial), None):
                 raise EmissionModule(
-                    place=f"plan {body.name}, %{value}",
+                    place=f"plan {body.name}, %{summed}",
                     cause="this gradient leaves as parts of a sum, and XLA adds them up in every block",
                     ways=WHOLE,
                 )
