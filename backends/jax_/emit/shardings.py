@@ -23,6 +23,7 @@ from meshwright.backends.subject import Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
 from meshwright.ir.graph.fold import FromInput, Segment
+from meshwright.ir.graph.graph import Graph
 from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot, Ring
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.rules.registry import infer
@@ -240,6 +241,12 @@ class Shardings:
                     cause="this gradient leaves as parts of a sum, and XLA adds them up in every block",
                     ways=WHOLE,
                 )
+            if value := _rows_apart(body, graph, self.data):
+                raise EmissionModule(
+                    place=f"plan {body.name}, %{value}",
+                    cause="rows of a parameter are cut, and XLA puts what each device gives into its place first",
+                    ways=WHOLE,
+                )
             if value := _convolved_apart(body):
                 raise EmissionModule(
                     place=f"plan {body.name}, %{value}",
@@ -282,6 +289,33 @@ def _over_stages(spec: Spec, *, stacked: bool) -> Spec:
     """That of rows of every stage, one stage's after the other's; blocks that are stacked are such rows."""
     first, *others = spec if spec and not stacked else ((), *spec)
     return ((AXIS, *first), *others)
+
+
+def parts_read(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The parameters of which something is taken that depends on nothing else, with what meets the batch in the end."""
+    live = {item.value for item in graph.inputs}
+    for op in graph.ops:
+        live |= set(op.results) if not live.isdisjoint(op.operands) else set()
+    for param in graph.params:
+        value = param.value
+        while len(readers := graph.readers[value]) == 1:
+            op = graph.ops[readers[0][0]]
+            if len(op.results) > 1 or op.name in live:
+                break
+            value = op.name
+        if value != param.value:
+            yield param.value, value
+
+
+def _rows_apart(body: BodyProgram, graph: Graph, data: Sequence[str]) -> str:
+    """What is a part of a parameter, and cut otherwise than over samples on a mesh of several axes; empty if there is
+    none. Along one axis it is known what XLA does (`verify.predicted`)."""
+    types = graph.types
+    parts = {value for param, value in parts_read(graph) if types[value].elements < types[param].elements}
+    for name, local in body.locals.items():
+        if stem(name) in parts and not set(local.placement.axes) <= set(data) and len(body.mesh.axes) > 1:
+            return name
+    return ""
 
 
 def _convolved_apart(body: BodyProgram) -> str:

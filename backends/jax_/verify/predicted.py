@@ -18,7 +18,8 @@
     counted       micro-batches that all devices share are weighed by what counts in each: one number more
     weighed       so is every micro-batch of a printed model
     once          of printed models: what is exchanged twice of one value is exchanged once, as gradients that additions
-                  hand on unchanged, and parameters that several parts read
+                  hand on unchanged, and parameters that several parts read; gradients of those that rest whole are
+                  added before they are summed
     one_way       between two devices a ring's keys and values go the same way in both passes: code for CPUs, which
                   drops barriers, may pass them on once, where no loop keeps the passes apart
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
@@ -39,6 +40,7 @@ from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS
+from meshwright.backends.jax_.emit.shardings import parts_read
 from meshwright.backends.jax_.emit.views import stem
 from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.backends.jax_.verify.pipelines import calls_in_one, passed_on
@@ -178,6 +180,8 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
         scalars["all_reduce", (AXIS,)] += SCALAR_BYTES
     for where, size in _gathered_again(program, executed) if {"tied", "once"}.intersection(rewrites) else ():
         packed[where] -= size
+    for where, size in _added_before(program, executed) if "once" in rewrites else ():
+        packed[where] -= size
     for where, size in _summed_apart(program, executed) if "tied" in rewrites else ():
         packed[where] += size
     counting = ("counted" in rewrites and form == EACH) or ("weighed" in rewrites and program.microbatches > 1)
@@ -193,7 +197,7 @@ def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[s
         if isinstance(statement, Move) and statement.reason == "sync" and "whole_sums" in rewrites:
             first = found.setdefault(statement.operand, int(body.nbytes[statement.operand]))
             found[statement.result] = first
-    parts = dict(_parts(graph)) if "part_read" in rewrites else {}
+    parts = dict(parts_read(graph)) if "part_read" in rewrites else {}
     for slot in body.params:
         part = parts.get(slot.value)
         if part is not None and slot.grad is not None:
@@ -203,22 +207,6 @@ def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[s
                 taken = [body.nbytes[one] for one, placement in shown.items() if not axes & set(placement.axes)]
                 found[name] = int(min([*taken, found.get(name, body.nbytes[name])]))
     return found
-
-
-def _parts(graph: Graph) -> Iterator[tuple[str, str]]:
-    """The parameters of which something is taken that depends on nothing else, with what meets the batch in the end."""
-    live = {item.value for item in graph.inputs}
-    for op in graph.ops:
-        live |= set(op.results) if not live.isdisjoint(op.operands) else set()
-    for param in graph.params:
-        value = param.value
-        while len(readers := graph.readers[value]) == 1:
-            op = graph.ops[readers[0][0]]
-            if len(op.results) > 1 or op.name in live:
-                break
-            value = op.name
-        if value != param.value:
-            yield param.value, value
 
 
 def _way(body: BodyProgram, name: str) -> Iterator[tuple[str, set[str]]]:
@@ -293,6 +281,19 @@ def _gathered_again(program: Program, executed: Callable[[str], str]) -> Iterato
         for stage, call in tie.holders[1:]:
             for where, size in _gathers(program, stage, call, tie.path, executed):
                 yield where, size * program.microbatches
+
+
+def _added_before(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
+    """The sums that backward passes make of what several calls of a stage read and hold whole, of all but the first."""
+    for tie in program.ties:
+        for stage, call in tie.holders[1:]:
+            body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
+            slot = next(one for one in body.params if one.path == tie.path)
+            names = {name for name, _ in _way(body, slot.grad)} if slot.grad and slot.stored == slot.value else set()
+            for one in body.backward:
+                if isinstance(one, Move) and one.reason == "sync" and one.operand in names and not one.step.free:
+                    where = executed(one.step.kind), tuple(sorted(one.step.axes))
+                    yield where, int(body.nbytes[one.operand]) * program.microbatches
 
 
 def _summed_apart(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
