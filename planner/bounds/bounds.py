@@ -350,8 +350,8 @@ class Bounds:
         """A storage option as the target runs it, and the number of ranks that it shards over, outside the experts and
         inside."""
         dense, expert = copies(pipeline)
-        ran = self.common.setting.ran(storage.on(pipeline))
-        storage = replace(storage, zero=ran.zero, regather=ran.regather)
+        otherwise = self.common.setting.target.ran(storage.zero, pipeline.microbatches)
+        storage = replace(storage, **otherwise) if otherwise else storage
         if storage.shard:
             dense, expert = storage.shard, max(1, expert * storage.shard // dense)
         return storage, dense, expert

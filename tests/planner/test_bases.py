@@ -317,7 +317,7 @@ def memory(style: str = "eager", used: float = 2.0) -> Bounds:
     """Of devices that have 1,000 bytes, and nothing beside what is asked about."""
     bounds = object.__new__(Bounds)
     common: Any = SimpleNamespace(
-        setting=SimpleNamespace(ran=lambda config: config),
+        setting=SimpleNamespace(target=SimpleNamespace(ran=lambda zero, microbatches: {})),
         workload=SimpleNamespace(states=SimpleNamespace(used=used, stored=4.0, casts=True)),
         stack=SimpleNamespace(style=style, by_torch=style == "eager"),
         with_runtime=lambda nbytes: nbytes,
@@ -390,7 +390,7 @@ def test_the_state_of_a_rank_where_there_is_most(storage: Storage, expected: flo
 def test_what_a_target_runs_otherwise_is_bounded_otherwise() -> None:
     """One that runs ZeRO-1 whatever is asked for."""
     bounds = memory()
-    bounds.common.setting = SimpleNamespace(ran=lambda config: replace(config, zero=1, regather=True))  # type: ignore[assignment]
+    bounds.common.setting.target = SimpleNamespace(ran=lambda zero, microbatches: {"zero": 1, "regather": True})  # type: ignore[misc]
     pipeline = told.config(dp=8, ep=4, etp=1)
     assert bounds.lacks_bytes((FULL,), pipeline, Storage(3, 0, False)) == pytest.approx(266.5 - 1000)
 
