@@ -163,6 +163,7 @@ class Told(Bounds):
         self.taken: dict[Any, Seconds] = {own: Seconds(*one) for own, one in zip(calls, taken, strict=True)}
         own = groups or tuple((number,) for number in range(len(calls)))
         common: Any = SimpleNamespace(
+            setting=SimpleNamespace(target=SimpleNamespace(reduces_last=False)),
             stages=lambda config: calls,
             groups=lambda config: tuple(enumerate(own)),
             stack=replace(STACKS["torch"], **{"hides": (), "rolling": False} | stack),
@@ -241,6 +242,16 @@ def test_what_copies_tell_each_other_ends_a_step(
     asked = told.config(pp=2, dp=4, microbatches=2, zero=zero)
     assert bounds.step_s(asked, own) == pytest.approx(2 * expected)
     assert {beside for beside, _ in bounds.asked} == {zero > 1}
+
+
+@pytest.mark.parametrize(("pp", "expected"), [(1, 18 + 10 - 4.5), (2, 1 + 18 + 10)])
+def test_pipelines_that_reduce_last_hide_nothing_of_it(pp: int, expected: float) -> None:
+    """The same with one stage and with two."""
+    bounds = Told(((1, 2, 3, 0), (2, 3, 4, 0)) if pp == 2 else ((2, 3, 4, 0),), hides=("gradients",))
+    bounds.common.setting.target.reduces_last = True  # type: ignore[misc]
+    own = Wires({"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, ZERO[0], regather=True)
+    found = bounds.step_s(told.config(pp=pp, dp=4, microbatches=2), own)
+    assert found == pytest.approx(2 * expected)
 
 
 def test_reductions_that_are_covered_take_nothing_more() -> None:
