@@ -111,8 +111,9 @@ beyond noise; *regret*: how much longer than the best measured run the one with 
 predictions, in the mean; *inside*: measurements in the interval of their prediction; *x*: of the measurement, over that
 of our order of the ranks. No run had a time-out of TCP.
 
-Copies in one stage (dp=4) take 5 to 43 % longer than predicted: `DistributedDataParallel` fills buckets of 25 MB, so of
-a model of 15 MB it reduces nearly all when the backward pass has ended, and the price hides that behind it."""
+Copies in one stage (dp=4) take longer than predicted. The reason was not isolated; it may be that
+`DistributedDataParallel` fills buckets of 25 MB, so that of a model of 15 MB it reduces nearly all when the backward
+pass has ended, and that the price hides behind it."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -29,6 +29,7 @@ VARIABLE = "TESTBED_FLOPS_PER_S"
 AHEAD = "TESTBED_AHEAD_S"
 """The variable with how far a rank may be ahead of its device, where that is not `AHEAD_S`."""
 AHEAD_S = 4e-3
+"""Seconds. Far below a step, and far above what one sleep is late."""
 COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 BACKWARD = 2.5
 """Products of a backward pass of fused attention over those of its forward pass: five over two."""

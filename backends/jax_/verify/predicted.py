@@ -287,7 +287,7 @@ def _added_before(program: Program, executed: Callable[[str], str]) -> Iterator[
     """The sums that backward passes make of what several calls of a stage read and hold whole, of all but the first."""
     for tie in program.ties:
         for stage, call in tie.holders[1:]:
-            body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
+            body = _body_of(program, stage, call)
             slot = next(one for one in body.params if one.path == tie.path)
             names = {name for name, _ in _way(body, slot.grad)} if slot.grad and slot.stored == slot.value else set()
             for one in body.backward:
@@ -315,7 +315,7 @@ def _shared(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[
                 own = [(move, size) for move, size in _sync(program, other, number, tie.path)]
                 yield from (((executed(one.step.kind), tuple(sorted(one.step.axes))), -size) for one, size in own)
         if any(other != stage for other, _ in others):
-            body = program.body(next(name for at, name in program.stages[stage].calls() if at == call))
+            body = _body_of(program, stage, call)
             slot = next(one for one in body.params if one.path == tie.path)
             yield ("all_reduce", (AXIS,)), int(body.nbytes[slot.value])
 
@@ -324,7 +324,7 @@ def _gathers(
     program: Program, stage: int, call: int, path: str, executed: Callable[[str], str]
 ) -> Iterator[tuple[Where, int]]:
     """The gathers of a parameter in a call, in bytes."""
-    body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
+    body = _body_of(program, stage, call)
     slot = next((one for one in body.params if one.path == path), None)
     for one in (*body.forward, *body.backward) if slot is not None else ():
         if isinstance(one, Move) and one.reason == "parameter" and not one.step.free and stem(one.operand) == path:
@@ -333,7 +333,7 @@ def _gathers(
 
 def _sync(program: Program, stage: int, call: int, path: str) -> Iterator[tuple[Move, int]]:
     """The collectives that a call's gradient of a parameter is summed by, with the bytes of the whole of it."""
-    body = program.body(next(name for number, name in program.stages[stage].calls() if number == call))
+    body = _body_of(program, stage, call)
     for slot in body.params:
         if slot.path != path or slot.grad is None or slot.synced is None:
             continue
@@ -341,6 +341,11 @@ def _sync(program: Program, stage: int, call: int, path: str) -> Iterator[tuple[
         for one in body.sync:
             if isinstance(one, Move) and one.operand in names and not one.step.free:
                 yield one, int(body.nbytes[slot.grad])
+
+
+def _body_of(program: Program, stage: int, call: int) -> BodyProgram:
+    """The body program that a call of a stage runs."""
+    return program.body(dict(program.stages[stage].calls())[call])
 
 
 def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:
