@@ -80,6 +80,8 @@ class BodyMemory:
     """Bytes that the optimizer makes of one parameter while it steps, at most."""
     slots: tuple[tuple[str, float, float, float], ...]
     """Trained parameters: path, and bytes of parameter, gradient and optimizer state."""
+    untrained: tuple[tuple[str, float], ...]
+    """Parameters that are not trained, and buffers: path and bytes."""
     units: frozenset[str]
     """The paths of those that a unit of `fully_shard` has shards of: other units that hold them have shards, too."""
     products: tuple[tuple[tuple[int, ...], float], ...]
@@ -137,7 +139,10 @@ class _States:
             )
             for slot in trained
         )
-        parameters = sum(self.resting(slot) * self.states.stored for slot in self.slots)
+        frozen = ((slot.path, self.resting(slot) * self.states.stored) for slot in self.slots if not slot.grad)
+        tables = ((slot.path, self.table(slot.stored)) for slot in self.body.params if slot.buffer)
+        untrained = (*frozen, *tables)
+        resting = sum(self.resting(slot) for slot in trained) * self.states.stored
         returned = sum(self.elements(one.grad) for one in self.body.params if one.borrowed is not None and one.grad)
         gradients = sum(gradient for _, _, gradient, _ in slots) + returned * self.states.used
         return BodyMemory(
@@ -155,7 +160,7 @@ class _States:
             * self.states.reduced,
             piece=self.piece(),
             pooled=self.pooled(),
-            parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),
+            parameters=resting + sum(nbytes for _, nbytes in untrained),
             gradients=gradients,
             pooled_gradients=gradients if self.pooled() and self.scattered() else 0.0,
             optimizer=sum(optimizer for _, _, _, optimizer in slots),
@@ -167,6 +172,7 @@ class _States:
             cut=any(self.elements(slot.value) < self.body.locals[slot.value].type.elements for slot in trained),
             stepping=max(map(self.stepping, trained), default=0.0),
             slots=slots,
+            untrained=untrained,
             units=frozenset(slot.path for slot in trained if self.runtime.by_torch and self.in_unit(slot)),
             products=self.products() if self.repeated and self.runtime.placeholders else (),
         )

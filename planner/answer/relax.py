@@ -5,7 +5,8 @@ fits, each tried out.
     margin      keep half as much of the memory free
     batch       a smaller global batch, halved and halved again
     sequence    shorter sequences, halved and halved again
-    hosts       more hosts of the same kind, from as many as would hold what lacks least: the least number that does
+    hosts       more hosts of the same kind, from as many as would hold what lacks least: the least number that does, to
+                an eighth
 
 Every change is verified by a search of its own, under everything else that was asked for, which ends with the first
 plan that fits; what it found is told with the change. A change that does not help is left out. The list begins with
@@ -14,7 +15,7 @@ what costs nothing but a constraint, and ends with what costs hosts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from operator import itemgetter
@@ -39,6 +40,8 @@ from meshwright.planner.search.search import Found
 MOST_HALVINGS = 6
 MOST_TIMES = 64
 """Hosts that are tried, as a multiple of those that there are."""
+ENOUGH = 8
+"""One part in so many of a number of hosts is not asked about."""
 LEAST_SEQ = 128
 """Tokens: nobody trains on less to make a model fit."""
 
@@ -140,34 +143,53 @@ def _margin(solved: Solved) -> Iterator[Relaxation]:
 
 
 def _batch(solved: Solved) -> Iterator[Relaxation]:
-    batch = solved.global_batch
-    for _ in range(MOST_HALVINGS):
-        if batch % 2:
-            return
-        batch //= 2
+    def fits(batch: int) -> Found | None:
         workload = replace(solved.setting.workload, global_batch=batch)
-        found = tried(solved.ask, replace(solved.setting, workload=workload), solved.asked)
-        if found:
-            yield Relaxation(kind="batch", what=f"a global batch of {batch:,} sequences", found=found)
-            return
+        return tried(solved.ask, replace(solved.setting, workload=workload), solved.asked)
+
+    halved = _halved(solved.global_batch, 1)
+    many = [batch for batch in halved if batch >= solved.ask.cluster.ranks]  # of which every rank may have its own
+    for batch, found in _largest([many, *([batch] for batch in halved[len(many) :])], fits):
+        yield Relaxation(kind="batch", what=f"a global batch of {batch:,} sequences", found=found)
 
 
 def _sequence(solved: Solved) -> Iterator[Relaxation]:
-    seq = solved.setting.workload.seq
-    for _ in range(MOST_HALVINGS):
-        if seq % 2 or seq // 2 < LEAST_SEQ:
-            return
-        seq //= 2
+    def fits(seq: int) -> Found | None:
         ask = replace(solved.ask, workload=replace(solved.setting.workload, seq=seq))
-        found = _on(solved, ask, Folds(solved.setting.folds.source, seq, solved.ask.seed))
-        if found:
-            yield Relaxation(kind="sequence", what=f"sequences of {seq:,} tokens", found=found)
-            return
+        return _on(solved, ask, Folds(solved.setting.folds.source, seq, solved.ask.seed))
+
+    for seq, found in _largest([_halved(solved.setting.workload.seq, LEAST_SEQ)], fits):
+        yield Relaxation(kind="sequence", what=f"sequences of {seq:,} tokens", found=found)
+
+
+def _halved(number: int, least: int) -> list[int]:
+    """A number halved, and halved again, as long as it is even and what comes is large enough."""
+    found: list[int] = []
+    while len(found) < MOST_HALVINGS and number % 2 == 0 and number // 2 >= least:
+        number //= 2
+        found.append(number)
+    return found
+
+
+def _largest(numbers: Iterable[list[int]], fits: Callable[[int], Found | None]) -> Iterator[tuple[int, Found]]:
+    """The largest number under which something fits, if there is one, and what does: from lists of ever smaller ones,
+    in each of which what fits under one fits under those after it."""
+    for falling in filter(None, numbers):
+        found = fits(falling[-1])
+        if found is None:
+            continue
+        first, last = 0, len(falling) - 1
+        while first < last:
+            between = (first + last) // 2
+            larger = fits(falling[between])
+            first, last, found = (first, between, larger) if larger else (between + 1, last, found)
+        yield falling[last], found
+        return
 
 
 def _hosts(solved: Solved, lacking: Found | None) -> Iterator[Relaxation]:
     """More hosts in the first pool: the least number for which a plan was found. The search begins at what `lacking`
-    suggests, tries numbers with ever more divisors, and then those between the last two."""
+    suggests, tries numbers with ever more divisors, and then halves what lies between the last two."""
     hosts = solved.ask.cluster.pools[0].hosts
     if solved.ask.cluster.matrix is not None:
         return  # links to new hosts are not known
@@ -181,12 +203,11 @@ def _hosts(solved: Solved, lacking: Found | None) -> Iterator[Relaxation]:
         many = (few // step + 1) * step
     if found is None:
         return
-    down = 1
-    while many - few > 1:
-        between = max((few + many) // 2, many - down)
+    while many - few > max(1, many // ENOUGH):
+        between = (few + many) // 2
         fewer = _with_hosts(solved, between)
         if fewer:
-            found, many, down = fewer, between, 2 * down
+            found, many = fewer, between
         else:
             few = between
     yield Relaxation(kind="hosts", what=f"{many:,} hosts instead of {hosts:,}", found=found)

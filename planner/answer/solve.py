@@ -343,8 +343,9 @@ def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Sea
 def _run(
     search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None, *, any_fits: bool = False
 ) -> bool:
-    """Run a search until it ends by itself (true), or is told to."""
-    for _ in search.run(baselines(search.space), _first(search.setting, asked, search.space)):
+    """Run a search until it ends by itself (true), or is told to. `any_fits`: what nothing can fit is not priced."""
+    known = baselines(search.space) if not any_fits or search.may_fit() else ()
+    for _ in search.run(known, _first(search.setting, asked, search.space)):
         if told:
             told(search)
         if stop() or (any_fits and search.best):

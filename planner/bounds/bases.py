@@ -41,8 +41,8 @@ from meshwright.planner.question.pricing import Setting
 @dataclass(frozen=True, slots=True)
 class Held:
     """A rank's share of some parameters, before copies share them out: their number, how many of them the backward pass
-    reads, how many are in bodies of which it reads any, bytes of state; and of those in experts, how many are in bodies
-    with others."""
+    reads, how many are in bodies of which it reads any, bytes of state; of those in experts, how many are in bodies
+    with others; and how many untrained ones are in bodies with trained ones."""
 
     elements: float = 0.0
     again: float = 0.0
@@ -51,6 +51,7 @@ class Held:
     gradients: float = 0.0
     optimizer: float = 0.0
     beside: float = 0.0
+    untrained: float = 0.0
 
     def plus(self, other: Held, times: float) -> Held:
         return Held(
@@ -61,6 +62,7 @@ class Held:
             self.gradients + times * other.gradients,
             self.optimizer + times * other.optimizer,
             self.beside + times * other.beside,
+            self.untrained + times * other.untrained,
         )
 
     def stored(self, sharding: Sharding, copies: int, gathered: float, *, offloaded: bool = False) -> float:
@@ -101,6 +103,11 @@ class Piece:
         return frozenset(slot.path for slot in self.body.params if slot.grad is not None and slot.synced is None)
 
     @cached_property
+    def tables(self) -> frozenset[str]:
+        """Buffers."""
+        return frozenset(slot.path for slot in self.body.params if slot.buffer)
+
+    @cached_property
     def states(self) -> tuple[Held, Held]:
         """Parameter state outside the experts and inside."""
         held = [Held(), Held()]
@@ -116,6 +123,10 @@ class Piece:
                 optimizer,
             )
             held[path in self.inside] = held[path in self.inside].plus(own, 1)
+        for path, nbytes in self.memory.untrained:
+            at, elements = path in self.inside, nbytes / self.workload.states.stored
+            beside = elements if held[at].elements and path not in self.tables else 0.0
+            held[at] = held[at].plus(Held(parameters=nbytes, untrained=beside), 1)
         return held[0], replace(held[1], beside=held[1].stay if held[0].elements else 0.0)
 
     def slot(self, path: str) -> tuple[Held, bool]:
@@ -154,8 +165,8 @@ class Seconds:
 @dataclass(frozen=True, slots=True)
 class Room:
     """Memory of a stage: bytes saved per micro-batch, those that gradients of weights alone still need, the fullest
-    instants of a forward and a backward pass, the part of these that is parameters in the form that operators read, and
-    the state."""
+    instants of a forward and a backward pass, the part of these that is parameters in the form that operators read, the
+    state, and the parameters of two neighbouring calls, the most outside the experts and the most in all."""
 
     kept: float
     waiting: float
@@ -164,6 +175,7 @@ class Room:
     gathered: float
     dense: Held
     expert: Held
+    pair: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +370,18 @@ def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> 
     passes = memory.forward(False, False), memory.backward(True, False)
     forward, backward = (max(kept, one.total) for one in passes)
     gathered = max(one.sizes.get("gathered", 0.0) for one in passes)
-    return Room(kept, min(kept, memory.weight_kept), forward, backward, gathered, dense, expert)
+    return Room(kept, min(kept, memory.weight_kept), forward, backward, gathered, dense, expert, _pair(base, calls))
+
+
+def _pair(base: Base, calls: tuple[tuple[str, int], ...]) -> tuple[float, float]:
+    """Parameters of two neighbouring calls: the most outside the experts, and the most in all."""
+    sizes = []
+    for name, times in calls:
+        outside, inside = base.pieces[name].states
+        sizes += [(outside.elements, outside.elements + inside.elements)] * min(times, 2)
+    pairs = zip([(0.0, 0.0), *sizes], sizes, strict=False)
+    dense, whole = zip(*((one[0] + other[0], one[1] + other[1]) for one, other in pairs), strict=True)
+    return max(dense), max(whole)
 
 
 def copies(config: Config) -> tuple[int, int]:

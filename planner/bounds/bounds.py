@@ -69,6 +69,11 @@ class Wires:
         return reduced, published
 
 
+def _staying(held: Held, copies: int, spread: bool) -> float:
+    """Parameters that stay in the form that operators read, where copies share them out."""
+    return 0.0 if copies == 1 else held.elements + held.untrained if spread else held.stay
+
+
 def _bytes(*counts: float) -> list[float]:
     """Bytes of numbers of elements; the last argument is the width of one."""
     *elements, width = counts
@@ -92,14 +97,15 @@ def _beside(costs: Mapping[str, Cost], calls: Calls, between: Between) -> Mappin
 @dataclass(frozen=True, slots=True)
 class Load:
     """Memory of a group: its state before copies share it out, and the fullest instant of its work, over all instants
-    (`before`) and over those with gradients of all its stages (`graded`); and which part of these is parameters in the
-    form that operators read."""
+    (`before`) and over those with gradients of all its stages (`graded`); which part of these is parameters in the form
+    that operators read; and `Room.pair`."""
 
     dense: Held
     expert: Held
     before: float
     graded: float
     gathered: float
+    pair: tuple[float, float] = (0.0, 0.0)
 
     @staticmethod
     def of(
@@ -119,7 +125,8 @@ class Load:
             dense, expert = dense.plus(one.dense, 1), expert.plus(one.expert, 1)
         for held, inside in twice:
             dense, expert = (dense, expert.plus(held, -1)) if inside else (dense.plus(held, -1), expert)
-        return Load(dense, expert, before, graded, max(one.gathered for one in rooms))
+        dense_pair, pair = (max(sizes) for sizes in zip(*(one.pair for one in rooms), strict=True))
+        return Load(dense, expert, before, graded, max(one.gathered for one in rooms), (dense_pair, pair))
 
 
 class Bounds:
@@ -368,13 +375,20 @@ class Bounds:
         kept, part = (states.used, 0.0) if stays else (0.0, states.used / states.stored)
         cast = stack.by_torch and states.casts and dense > 1 and expert == 1
         from_start = stack.style == "fused"
+        spread = stays and not sharding.params  # units of FSDP keep all that is in them, trained or not
+        pools = self.common.pools and dense > 1
+        arrives = states.used if pools and self.common.prefetches and (sharding.params or sharding.optimizer) else 0.0
         fullest = 0.0
         for load in loads:
             state = load.dense.stored(sharding, dense, part, offloaded=offloaded)
             state += load.expert.stored(sharding, expert, part, offloaded=offloaded)
-            stay = kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1) + load.expert.beside * cast)
+            stay = kept * (_staying(load.dense, dense, spread) + _staying(load.expert, expert, spread))
+            stay += kept * load.expert.beside * cast
             state += max(0.0, stay - load.gathered)  # what stays is not made anew
-            gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]
-            working = load.before + gradients if from_start else max(load.before, load.graded + gradients)
+            state += arrives * load.pair[expert > 1]
+            own, routed = load.dense.gradients / cut[0], load.expert.gradients / cut[1]
+            pooled = own + routed * (expert > 1) if pools and sharding.grads else 0.0
+            gradients = own + routed
+            working = load.before + gradients if from_start else max(load.before + pooled, load.graded + gradients)
             fullest = max(fullest, state + working)
         return self.common.with_runtime(fullest) * (1 - SLACK) - self.common.capacity

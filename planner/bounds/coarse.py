@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import repeat
 from math import gcd, inf
 
 import numpy as np
@@ -144,7 +145,7 @@ class CoarseBounds:
         ranks, sequences = config.tp * config.cp * config.dp, config.mbs * config.dp
         whole = replace(config, tp=1, cp=1, ep=1, etp=0, dp=ranks)
         sums, share = self.sums(Anchor(1, 1, config.recompute, sequences)), CAUTION / ranks
-        fullest = self.fullest(whole, share * sums.used)
+        fullest = self.fullest(whole, share * sums.used, units=False)  # operators may cut any parameter
         if fullest is None:
             return inf
         fits = self.common.with_runtime(fullest[1]) <= self.common.capacity
@@ -274,7 +275,7 @@ class CoarseBounds:
     def fullest_bytes(self, config: Config, kept: Vector, *, sharded: bool) -> float:
         """Bytes of state and of what is in flight for the fullest group, under the schedule that needs least; infinite
         if there is none."""
-        found = self.fullest(config, np.array([kept, 0.0 * kept, 0.0 * kept]))
+        found = self.fullest(config, np.array([kept, 0.0 * kept, 0.0 * kept]), units=False)
         return inf if found is None else float(found[int(sharded)].min())
 
     def lacks_bytes(self, base: Config) -> float:
@@ -285,15 +286,18 @@ class CoarseBounds:
         fullest = min((float(one.min()) for one in found if one is not None), default=inf)
         return float(self.common.with_runtime(fullest)) - self.common.capacity
 
-    def fullest(self, config: Config, used: Vector, *, offloaded: bool = False) -> Vector | None:
+    def fullest(self, config: Config, used: Vector, *, offloaded: bool = False, units: bool = True) -> Vector | None:
         """State and what is in flight, of the fullest group, by schedule, if there are any: with the optimizer's state
-        over all copies, and with everything. `offloaded`: without the optimizer's."""
+        over all copies, and with everything. `offloaded`: without the optimizer's; `units`: with parameters in the form
+        that operators read."""
         pipelines = self.pipelines(config)
         if not len(pipelines.starts):
             return None
-        held = np.stack(
-            [np.concatenate([*state, *used]) for state in self.state_bytes(config, offloaded=offloaded)], axis=1
-        )
+        kept, waiting, working = used
+        read = self.unit_bytes(config) if units else repeat(np.zeros_like(working), 2)
+        states = self.state_bytes(config, offloaded=offloaded)
+        rows = [np.concatenate([*state, kept, waiting, working + own]) for state, own in zip(states, read, strict=True)]
+        held = np.stack(rows, axis=1)
         return np.asarray(np.maximum.reduceat(pipelines.rows @ held, pipelines.starts).T)
 
     def state_bytes(self, config: Config, *, offloaded: bool = False) -> Iterator[tuple[Vector, Vector]]:
@@ -308,8 +312,26 @@ class CoarseBounds:
                 whole = min(1.0, states.used / states.stored)  # as gathered, if those rest in shards
                 held += parameters * (whole if many > 1 and not sharded else 1 / over) / apart
                 held += 0.0 if offloaded else optimizer / many / apart
-                graded += gradients / over / apart
+                if sharded and many > 1 and self.common.pools:  # a pool keeps them from step to step
+                    held += gradients / over / apart
+                else:
+                    graded += gradients / over / apart
             yield held, graded
+
+    def unit_bytes(self, config: Config) -> Iterator[Vector]:
+        """Bytes by body that a call has beside these while it runs, where torch has its parameters in a unit: in the
+        form that operators read, and in the message in which they came."""
+        states, common = self.common.workload.states, self.common
+        for sharded in (False, True):
+            read = np.zeros(len(common.calls))
+            if not common.stack.by_torch:
+                yield read
+                continue
+            for held, apart, many in zip(self.whole, _apart(config), copies(config), strict=True):
+                arrives = sharded and many > 1
+                times = (states.casts or arrives) + (arrives and common.pools and common.prefetches)
+                read += times * states.used / apart * np.array([one.elements for one in held])
+            yield CAUTION * read
 
     def pipelines(self, config: Config) -> Pipelines:
         """The schedules of a configuration's stages and micro-batches."""

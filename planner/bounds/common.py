@@ -59,6 +59,10 @@ class Common:
         """Which bodies have experts."""
         self.fold = fold
         self.step, self.stack = prices.profile.step, setting.workload.stack
+        self.pools = self.stack.by_torch and setting.target.device != "cpu"
+        """Whether units of FSDP have what travels in memory of its own (`meshwright.cost_models.memory.stage`)."""
+        self.prefetches = "parameters" in self.stack.hides and not self.stack.piecewise
+        """Whether the parameters of one unit arrive while another one runs."""
         cluster, everywhere = prices.cluster, tuple(range(setting.ranks))
         devices = prices.devices(everywhere)
         self.host_s = min(prices.host_s(device, self.workload) for device in devices)

@@ -226,6 +226,10 @@ class Search:
         shorter sequences help."""
         return self.coarse.resting_bytes > self.common.capacity
 
+    def may_fit(self) -> bool:
+        """Whether any configuration of the space may fit, as far as coarse bounds know."""
+        return any(self.coarse.bound_s(base) < inf for base in self.space.bases())
+
     @property
     def gap(self) -> float:
         """How much better than the answer anything in the space can be, as a share of it."""

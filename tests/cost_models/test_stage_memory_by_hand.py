@@ -61,6 +61,7 @@ EMPTY = BodyMemory(
     cut=False,
     stepping=0.0,
     slots=(),
+    untrained=(),
     units=frozenset(),
     products=(),
 )

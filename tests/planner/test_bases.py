@@ -301,8 +301,8 @@ def test_a_group_holds_what_its_moments_do() -> None:
     """Two stages: 10 and 100 bytes kept, of which 4 and 40 wait; forward passes add 5 and 50, backward ones 12 and 120.
     The parameters that the second holds again are the first one's."""
     rooms = [
-        Room(10, 4, 15, 22, 3, Held(1, 1, 1, 8, 4, 16), Held(2, 0, 0, 20, 10, 40)),
-        Room(100, 40, 150, 220, 7, Held(3, 3, 3, 30, 15, 60), Held()),
+        Room(10, 4, 15, 22, 3, Held(1, 1, 1, 8, 4, 16), Held(2, 0, 0, 20, 10, 40), (2.0, 9.0)),
+        Room(100, 40, 150, 220, 7, Held(3, 3, 3, 30, 15, 60), Held(), (4.0, 4.0)),
     ]
     flight = Flight(
         live=np.array([[2.0, 1], [1, 1], [0, 0]]),
@@ -313,6 +313,7 @@ def test_a_group_holds_what_its_moments_do() -> None:
     )
     again = [(Held(parameters=8, gradients=4, optimizer=16), False), (Held(parameters=5), True)]
     found = Load.of(rooms, flight, again)
+    assert found.pair == (4.0, 9.0)
     assert (found.before, found.graded, found.gathered) == (20 + 100 + 40 + 120, 10 + 100 + 8 + 5, 7)
     assert found.dense == Held(4, 4, 4, 30, 15, 60)
     assert found.expert == Held(2, 0, 0, 15, 10, 40)
@@ -320,17 +321,19 @@ def test_a_group_holds_what_its_moments_do() -> None:
     assert (never.before, never.graded, never.dense.parameters) == (280, 0, 38)
 
 
-FULL = Load(Held(0, 0, 10, 100, 50, 800), Held(0, 0, 3, 40, 20, 80), before=30, graded=6, gathered=8)
+FULL = Load(Held(10, 0, 10, 100, 50, 800), Held(3, 0, 3, 40, 20, 80), before=30, graded=6, gathered=8, pair=(5.0, 7.0))
 """100 bytes of parameters, 50 of gradients and 800 of states outside the experts; 40, 20 and 80 inside."""
 
 
-def memory(style: str = "eager", used: float = 2.0) -> Bounds:
+def memory(style: str = "eager", used: float = 2.0, *, pools: bool = False, prefetches: bool = False) -> Bounds:
     """Of devices that have 1,000 bytes, and nothing beside what is asked about."""
     bounds = object.__new__(Bounds)
     common: Any = SimpleNamespace(
         setting=SimpleNamespace(target=SimpleNamespace(ran=lambda zero, microbatches: {})),
         workload=SimpleNamespace(states=SimpleNamespace(used=used, stored=4.0, casts=True)),
         stack=SimpleNamespace(style=style, by_torch=style == "eager"),
+        pools=pools,
+        prefetches=prefetches,
         with_runtime=lambda nbytes: nbytes,
         capacity=1000.0,
     )
@@ -362,7 +365,7 @@ def memory(style: str = "eager", used: float = 2.0) -> Bounds:
 )
 def test_what_the_fullest_group_lacks(own: dict[str, Any], storage: Storage, style: str, needed: float) -> None:
     pipeline = told.config(dp=8, etp=1, **own)
-    less = replace(FULL, dense=Held(0, 0, 10, 100, 50, 792))
+    less = replace(FULL, dense=Held(10, 0, 10, 100, 50, 792))
     for loads in ((FULL, less), (less, FULL)):
         found = memory(style).lacks_bytes(loads, pipeline, storage)
         assert found == pytest.approx(needed - 1000)
@@ -370,6 +373,38 @@ def test_what_the_fullest_group_lacks(own: dict[str, Any], storage: Storage, sty
     bounds = memory(style)
     stepped = bounds.stepped_bytes((FULL, less), pipeline, storage)
     assert bounds.lacks_bytes((FULL,), pipeline, storage, offloaded=True) == pytest.approx(needed - stepped - 1000)
+
+
+@pytest.mark.parametrize(
+    ("own", "storage", "prefetches", "more"),
+    [
+        # Gradients that were reduced to shards: a pool keeps them, and as many are held before any were made.
+        ({"ep": 4}, Storage(2, 0, True), False, 50 / 8 + 20 / 2),
+        # Those of experts that nobody else has are not reduced: at most they come beside 6 bytes, as all do without.
+        ({"ep": 8}, Storage(2, 0, True), False, (30 + 50 / 8) - (6 + 50 / 8 + 20)),
+        ({"ep": 4}, Storage(1, 0, True), False, 0),  # nor is any in the backward pass
+        # What parameters arrive in, two bytes of each: two units, with experts if these are gathered.
+        ({"ep": 4}, Storage(1, 0, True), True, 2 * 7),
+        ({"ep": 8}, Storage(1, 0, True), True, 2 * 5),
+        ({"ep": 4}, Storage(3, 0, True), True, 50 / 8 + 20 / 2 + 2 * 7),
+        ({"ep": 4}, Storage(0, 0, True), True, 0),  # none arrive
+        ({"dp": 1, "ep": 1}, Storage(3, 0, True), True, 0),
+    ],
+)
+def test_what_travels_lies_in_pools(own: dict[str, Any], storage: Storage, prefetches: bool, more: float) -> None:
+    pipeline = told.config(**({"dp": 8, "etp": 1} | own))
+    without, pooled = (
+        memory(pools=pools, prefetches=prefetches).lacks_bytes((FULL,), pipeline, storage) for pools in (False, True)
+    )
+    assert pooled - without == pytest.approx(more)
+
+
+@pytest.mark.parametrize(("storage", "more"), [(Storage(1, 0, True), 2 * 6), (Storage(3, 0, False), 0)])
+def test_units_keep_what_is_not_trained(storage: Storage, more: float) -> None:
+    frozen = replace(FULL, dense=replace(FULL.dense, untrained=6))
+    pipeline = told.config(dp=8, ep=4, etp=1)
+    found = [memory().lacks_bytes((one,), pipeline, storage) for one in (FULL, frozen)]
+    assert found[1] - found[0] == pytest.approx(more)
 
 
 @pytest.mark.parametrize(
@@ -648,7 +683,13 @@ def test_what_copies_exchange_runs_with_the_phases_of_its_bodies() -> None:
 # Bodies --------------------------------------------------------------------------------------------------------------
 
 
-def body(monkeypatch: pytest.MonkeyPatch, *, read: tuple[str, ...] = ("x.w",), kept: bool = False) -> Piece:
+def body(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    read: tuple[str, ...] = ("x.w",),
+    kept: bool = False,
+    untrained: tuple[tuple[str, float], ...] = (),
+) -> Piece:
     """Four bytes of each parameter are stored. One is read by the backward pass, one is cut by experts, one by tensor
     parallelism, and the gradient of one is reduced by another call."""
     slots = [("x.w", 40.0, 20.0, 80.0), ("w", 8.0, 4.0, 16.0), ("cut", 12.0, 6.0, 24.0), ("e.w", 400.0, 200.0, 800.0)]
@@ -660,13 +701,17 @@ def body(monkeypatch: pytest.MonkeyPatch, *, read: tuple[str, ...] = ("x.w",), k
             grad=None if path == "w" else "g",
             synced=None if path in ("w", "tied") else "s",
             grads=SimpleNamespace(axes=axes.get(path, ("dp",))),
+            buffer=False,
         )
         for path, *_ in slots
     ]
     own: Any = SimpleNamespace(params=params)
     states: Any = SimpleNamespace(states=SimpleNamespace(stored=4.0))
+    params.append(
+        SimpleNamespace(path="table", grad=None, synced=None, grads=SimpleNamespace(axes=("tp",)), buffer=True)
+    )
     made = Piece(own, {}, {}, states, frozenset({"e.w"}), frozenset({"tp"}), kept)
-    made.__dict__["memory"] = SimpleNamespace(slots=slots)
+    made.__dict__["memory"] = SimpleNamespace(slots=slots, untrained=untrained)
     monkeypatch.setattr(bases, "_read_backward", lambda body: frozenset(read))
     return made
 
@@ -682,6 +727,14 @@ def test_state_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = body(monkeypatch, kept=True).states
     assert kept == tuple(replace(one, again=0) for one in found.states)
     assert found.whole == 10 + 2
+
+
+def test_what_is_not_trained_is_stored_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit has it beside what is; a buffer is in none."""
+    plain = body(monkeypatch).states
+    dense, expert = body(monkeypatch, untrained=(("frozen.w", 24.0), ("e.w", 8.0), ("table", 5.0))).states
+    assert dense == replace(plain[0], parameters=plain[0].parameters + 24 + 5, untrained=6)
+    assert expert == replace(plain[1], parameters=plain[1].parameters + 8, untrained=2)
 
 
 @pytest.mark.parametrize(

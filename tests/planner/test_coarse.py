@@ -48,8 +48,10 @@ def common(**changes: Any) -> Any:
         "capacity": 100.0,
         "straggling": 2.0,
         "step": SimpleNamespace(covered=0.5),
-        "stack": SimpleNamespace(style="eager", rolling=False),
-        "workload": SimpleNamespace(states=SimpleNamespace(used=2.0, stored=4.0, reduced=8.0)),
+        "pools": False,
+        "prefetches": False,
+        "stack": SimpleNamespace(style="eager", rolling=False, by_torch=False),
+        "workload": SimpleNamespace(states=SimpleNamespace(used=2.0, stored=4.0, reduced=8.0, casts=True)),
         "with_runtime": lambda nbytes: nbytes + 40.0,
         "stages": lambda config: ((("a", 2), ("b", 1)), (("b", 2),)),
         "groups": lambda config: ((0, (0,)), (1, (1,))),
@@ -115,6 +117,38 @@ def test_state_of_bodies(own: Any, offloaded: bool, expected: Any) -> None:
     assert [(tuple(held), tuple(graded)) for held, graded in found] == [
         (pytest.approx(held), pytest.approx(graded)) for held, graded in expected
     ]
+
+
+def test_reduced_gradients_are_there_all_the_time_where_pools_keep_them() -> None:
+    """Those that copies share out: not those of experts that no other rank has."""
+    degrees = config(tp=2, dp=8, ep=8, etp=2)
+    (held, graded), (pooled, left) = (list(full(pools=pools).state_bytes(degrees))[1] for pools in (False, True))
+    assert tuple(pooled - held) == pytest.approx((3.125, 0.3125))
+    assert tuple(left) == pytest.approx((1.25, 0))
+    assert tuple(graded) == pytest.approx((3.125 + 1.25, 0.3125))
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole", "shards"),
+    [
+        # Two bytes of each: 12 outside, cut by two, and 8 inside, cut by four. What is cast is read in every case.
+        ({}, 12 + 4, 12 + 4),
+        ({"pools": True, "prefetches": True}, 12 + 4, 2 * (12 + 4)),  # and its message is held besides
+        ({"pools": True, "prefetches": True, "casts": False}, 0, 2 * (12 + 4)),
+        ({"casts": False}, 0, 12 + 4),
+        ({"by_torch": False}, 0, 0),
+    ],
+)
+def test_parameters_as_operators_read_them(changes: dict[str, Any], whole: float, shards: float) -> None:
+    casts, by_torch = changes.pop("casts", True), changes.pop("by_torch", True)
+    own = full(
+        stack=SimpleNamespace(by_torch=by_torch),
+        workload=SimpleNamespace(states=SimpleNamespace(used=2.0, casts=casts)),
+        **changes,
+    )
+    own.__dict__["whole"] = ((Held(12), Held()), (Held(8), Held()))
+    found = list(own.unit_bytes(config(tp=2, dp=8, ep=4, etp=1)))
+    assert [tuple(one) for one in found] == [pytest.approx((CAUTION * size, 0)) for size in (whole, shards)]
 
 
 FIRST, THEN = [2, 1, 2, 1, 0, 0, 0, 0, 0, 0], [0, 2, 0, 2, 0, 0, 0, 0, 0, 0]
