@@ -15,7 +15,7 @@ from meshwright.cost_models.ledger import books
 from meshwright.ir.errors import NoPlanInTime, PinValue
 from meshwright.ir.program import lower
 from meshwright.planner.answer import relax as module
-from meshwright.planner.answer.relax import Nothing, _hosts, _margin, nearest, relax
+from meshwright.planner.answer.relax import Nothing, _halved, _hosts, _largest, _margin, nearest, relax
 from meshwright.planner.answer.solve import solve
 from meshwright.planner.cli.main import main
 from meshwright.planner.question.constraints import Constraints
@@ -80,9 +80,10 @@ def test_relaxations_fit_when_they_are_made(nothing: Nothing) -> None:
             assert short.margin_bytes / short.device_bytes == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("enough", [2, 3, 5, 8, 13, 64, 65, 10**6])
+@pytest.mark.parametrize("enough", [2, 3, 5, 8, 13, 33, 50, 64, 65, 10**6])
 def test_more_hosts_are_the_fewest_that_do(nothing: Nothing, monkeypatch: pytest.MonkeyPatch, enough: int) -> None:
-    """Where a plan fits from some number of hosts on, that number is told; 64 are the most that are tried."""
+    """Where a plan fits from some number of hosts on, that number is told, or one that is an eighth larger at most; 64
+    are the most that are tried."""
     tried: list[int] = []
 
     def with_hosts(_: object, hosts: int) -> object:
@@ -90,10 +91,43 @@ def test_more_hosts_are_the_fewest_that_do(nothing: Nothing, monkeypatch: pytest
         return nothing.nearest if hosts >= enough else None
 
     monkeypatch.setattr("meshwright.planner.answer.relax._with_hosts", with_hosts)
-    told = [one.what for one in _hosts(nothing.solved, nothing.nearest)]
-    assert told == ([f"{enough:,} hosts instead of 1"] if enough <= 64 else [])
+    told = [int(one.what.split()[0]) for one in _hosts(nothing.solved, nothing.nearest)]
+    assert len(told) == (enough <= 64)
+    assert all(enough <= hosts <= max(enough, enough * 9 / 8) for hosts in told)
     assert len(tried) <= 12
     assert len(set(tried)) == len(tried)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "enough", "expected"),
+    [
+        ([[256, 128, 64, 32]], 200, 128),
+        ([[256, 128, 64, 32]], 1000, 256),
+        ([[256, 128, 64, 32]], 32, 32),
+        ([[256, 128, 64], [32], [16]], 20, 16),
+        ([[256, 128], [64]], 7, None),
+        ([[], [3]], 3, 3),
+    ],
+)
+def test_the_largest_of_falling_numbers(
+    nothing: Nothing, numbers: list[list[int]], enough: int, expected: int | None
+) -> None:
+    asked: list[int] = []
+
+    def fits(number: int) -> Any:
+        asked.append(number)
+        return nothing.nearest if number <= enough else None
+
+    assert [number for number, _ in _largest(numbers, fits)] == ([] if expected is None else [expected])
+    assert len(set(asked)) == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("number", "least", "expected"),
+    [(512, 1, [256, 128, 64, 32, 16, 8]), (12, 1, [6, 3]), (512, 128, [256, 128]), (7, 1, []), (128, 128, [])],
+)
+def test_numbers_are_halved_while_that_may_be(number: int, least: int, expected: list[int]) -> None:
+    assert _halved(number, least) == expected
 
 
 def test_hosts_that_nothing_is_known_to_join_are_no_help(nothing: Nothing) -> None:

@@ -60,6 +60,10 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     [
         (lambda layers, x: in_turn(layers, x) @ x, ForwardRaised),
         (lambda layers, x: in_turn(layers, x) if x.sum() > 0 else x, DataDependentControlFlow),
+        (
+            lambda layers, x: in_turn(layers, x) * x.sum().long().item(),
+            DataDependentControlFlow,
+        ),  # a trace gets further
     ],
 )
 def test_what_does_not_run_is_exported_once(

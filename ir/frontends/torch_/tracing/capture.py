@@ -17,7 +17,7 @@ from typing import Any
 
 from meshwright.ir.analysis.account import parameters
 from meshwright.ir.analysis.rebatch import batched_laws
-from meshwright.ir.errors import ForwardRaised, MeshwrightError, SequenceTooLong
+from meshwright.ir.errors import DataDependentControlFlow, ForwardRaised, MeshwrightError, SequenceTooLong
 from meshwright.ir.frontends.folding.assemble import NotFoldable
 from meshwright.ir.frontends.folding.captured import Captured
 from meshwright.ir.frontends.folding.handles import Traced
@@ -147,12 +147,14 @@ def _for_lack_of_blocks(
     of_whole: Callable[[], MeshwrightError | None],
 ) -> bool:
     """Whether a trace of a shortened model may be refused because it is shorter: not if that model runs, so that the
-    trace is to blame, nor if the whole one does not, whose failure is told by `of_whole`."""
+    trace is to blame, nor if the whole one does not, whose failure is told by `of_whole`. Where both need values, they
+    do so in other calls: a run without values has none where a trace has them."""
     if isinstance(refused, ForwardRaised):
         with reduced(source.module, stacks):
             if failure(source, example) is None:
                 return False
-    return not alike(of_whole(), refused)
+    in_values = isinstance(refused, DataDependentControlFlow) and isinstance(of_whole(), DataDependentControlFlow)
+    return not in_values and not alike(of_whole(), refused)
 
 
 def trace_reduced(source: TorchSource, example: Any, stacks: Sequence[Stack]) -> Traced:
