@@ -30,8 +30,9 @@ HANDED = "meshwright_handed"
 """The module that an emitted script takes its model from, with the hooks of the plan's file."""
 HOOKS = ("example_inputs", "loss", "optimizer", "forward")
 
-State = tuple[Any, Any]
-"""Parameters, and the optimizer's states: every device has its own parts."""
+State = tuple[Any, ...]
+"""Parameters, the optimizer's states, and what else the model holds, if steps change it: every device has its own
+parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +41,12 @@ class Applied:
 
     - `script` is the emitted script, as a module: `script.mesh`, `script.stored` (shardings of the parameters),
       `script.loss_of`, `script.step`.
-    - `params` are the arrays that the model had; None where the script makes them.
+    - `params` are the trained arrays that the model had, `rest` the others; None where the script makes them.
     """
 
     script: ModuleType
     params: Any | None
+    rest: Any | None
     parts: int
     """How many a batch is cut into, over devices and micro-batches."""
 
@@ -61,16 +63,20 @@ class Applied:
             return state
         cast = getattr(self.script, "cast", None)
         params = self.params if cast is None else cast(self.params, jax.numpy.float32)
-        # A copy of each: parts may share memory with what they are parts of, and a step donates its state.
-        params = jax.tree.map(lambda one, to: jax.device_put(jax.numpy.copy(one), to), params, self.script.stored)
-        return params, jax.jit(self.script.optimizer.init, out_shardings=self.script.kept)(params)
+        params = _copied(params, self.script.stored)
+        states = jax.jit(self.script.optimizer.init, out_shardings=self.script.kept)(params)
+        held = getattr(self.script, "held", None)
+        if held is None:
+            return params, states
+        made = jax.jit(self.script.begin_rest, out_shardings=held)
+        return params, states, made() if self.rest is None else _copied(self.rest, held)
 
     def step(self, state: State, batch: dict[str, Any]) -> tuple[State, Any]:
         """The state after a step on a whole batch, and the loss before it. The state that it is given is donated: its
         arrays are gone."""
         self.check(batch)
-        params, states, loss = self.script.step(*state, self.script.placed(batch))
-        return (params, states), loss
+        *after, loss = self.script.step(*state, self.script.placed(batch))
+        return tuple(after), loss
 
     def check(self, batch: dict[str, Any]) -> None:
         """Check that a batch has as many sequences as all devices and micro-batches divide."""
@@ -80,6 +86,12 @@ class Applied:
                     f"{len(entry)} sequences, which {self.parts} parts on devices and in micro-batches do not divide"
                 )
                 raise BatchImpossible(place=name, cause=cause, fix=f"give a multiple of {self.parts}")
+
+
+def _copied(tree: Any, places: Any) -> Any:
+    """A copy of each array in its place: parts may share memory with what they are parts of, and a step donates its
+    state."""
+    return jax.tree.map(lambda one, to: jax.device_put(jax.numpy.copy(one), to), tree, places)
 
 
 def parallelize(model: Any, subject: Subject, reference: str) -> Applied:
@@ -101,7 +113,9 @@ def parallelize(model: Any, subject: Subject, reference: str) -> Applied:
         emit(replace(subject, calls=calls), Path(folder)).write(Path(folder))
         script = load(str(Path(folder) / SCRIPT))
     copies = prod(subject.mesh.axis(axis).size for axis in data_axes(subject.program, subject.mesh.names))
-    return Applied(script=script, params=given.params, parts=copies * subject.program.microbatches)
+    if given.rest is not None and hasattr(script, "rest"):
+        script.rest = given.rest
+    return Applied(script=script, params=given.params, rest=given.rest, parts=copies * subject.program.microbatches)
 
 
 def check_devices(ranks: int, *, cpus: bool) -> None:

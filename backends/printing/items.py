@@ -94,7 +94,7 @@ class Dialect(Protocol):
         """The number of this rank along an axis."""
 
     def update(self) -> str:
-        """A statement that writes a buffer, `%0`."""
+        """A statement that writes a buffer, `%0`; empty where functions return what it is then."""
 
     def detached(self, text: str) -> str:
         """A value as an operator without gradients reads it."""
@@ -147,6 +147,8 @@ class Item:
     memory: Memory = Memory()
     inside: tuple[Item, ...] = ()
     """The expressions that are written into it."""
+    writes: str = ""
+    """The path of the buffer that it writes: what it reads first, with what it reads last."""
 
     def called(self) -> Iterator[tuple[str, str]]:
         """The local names that an item makes, each with a proposed variable name."""
@@ -188,7 +190,8 @@ class _Items:
             param = self.routed.body.param_of[update.buffer]
             self.hub(param)
             made = self.at(update.value, self.routed.body.home[param].without_gradient())
-            self.found.append(Item(made=(), text=self.dialect.update(), reads=(param, made), alone=True))
+            text = self.dialect.update()
+            self.found.append(Item(made=(), text=text, reads=(param, made), alone=True, writes=update.buffer))
 
     def outputs(self) -> tuple[str, ...]:
         hubs = self.routed.hubs

@@ -58,6 +58,8 @@ class Invoked:
     """Whether the file has `forward(model, batch)`, which calls it instead."""
     paths: tuple[str, ...] = ()
     """The paths of all trained arrays, in the order of the state's leaves."""
+    rest: tuple[str, ...] = ()
+    """The paths of the state's other arrays: statistics, tables, keys of random numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.counting import counted
+from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes
 from meshwright.backends.subject import Subject
 from meshwright.ir.analysis.weights import COUNT, MEAN, Step, Weight, weights_in
-from meshwright.ir.errors import EmissionLoss, EmissionModule, EmissionStorage
+from meshwright.ir.errors import EmissionLoss, EmissionModel, EmissionModule, EmissionStorage
 from meshwright.ir.program.program import Move, Program
 from meshwright.ir.quoting import literal
 from meshwright.ir.same import Same
@@ -51,6 +52,12 @@ def check(subject: Subject, data: tuple[str, ...]) -> None:
     form = form_of(subject.program, data)
     if form:
         weight_of(subject)
+    if form and changes(subject):
+        raise EmissionModel(
+            place="the model",
+            cause="its forward pass changes more than it returns, and micro-batches add up gradients alone",
+            ways=ONE_MICROBATCH,
+        )
     for body in subject.program.bodies if form == ONCE else ():
         for one in (*body.forward, *body.backward):
             if not isinstance(one, Move) or not _summed(one, data):
@@ -96,6 +103,11 @@ def gradients(subject: Subject, data: tuple[str, ...], *, stored: str) -> Iterat
     """The function `gradients_of`: the loss of a batch and its gradients. `stored` names the table of where the latter
     are added up."""
     form = form_of(subject.program, data)
+    if not form and changes(subject):
+        yield f"def gradients_of({CARRIED_ARGUMENTS}) -> tuple[tuple[jax.Array, Tree], Tree]:"
+        yield '    """The loss with what the model holds besides then, and the gradients."""'
+        yield "    return jax.value_and_grad(loss_of, has_aux=True)(state, rest, batch)"
+        return
     if not form:
         yield "def gradients_of(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
         yield '    """The loss and its gradients."""'

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.jax_.emit import recompute
+from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes, has_rest
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import values_tables
 from meshwright.backends.subject import Subject
@@ -18,11 +19,23 @@ LOSS = '''\
 def loss_of(state: Tree, batch: Batch) -> jax.Array:
     """The user's loss, run as it is traced, with values where the plan has them."""
 CASTUSED    given = (state, batchREST)
-    traced = jax.make_jaxpr(lambda *given: model_file.loss(outputs_of(*given), given[1]))(*given)
+TRACED
     if crc32(" ".join(primitives(traced.jaxpr)).encode()) != TRACE:
         sys.exit("values have other places than when this was written: the model or JAX has changed, so emit it again")
-    return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given))[0]
+RETURN
 '''
+TRACED = "    traced = jax.make_jaxpr(lambda *given: model_file.loss(outputs_of(*given), given[1]))(*given)"
+RETURN = "    return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given))[0]"
+TRACED_CHANGES = """
+    def whole(state: Tree, batch: Batch, rest: Tree) -> tuple[jax.Array, Tree]:
+        outputs, rest = outputs_of(state, batch, rest)
+        return model_file.loss(outputs, batch), rest
+
+    traced = jax.make_jaxpr(whole)(*given)"""
+RETURN_CHANGES = """\
+    loss, *left = evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given))
+    return loss, jax.tree.unflatten(jax.tree.structure(rest), left)"""
+"""Where the forward pass changes what the model holds beside its parameters."""
 
 MOVED = '''\
 def moved(place: str, first: int) -> str:
@@ -190,8 +203,14 @@ def loss(subject: Subject, shardings: Shardings) -> Iterator[str]:
     calls = subject.calls
     used = "    state = jax.lax.with_sharding_constraint(state, lie(USED, state))\n" if shardings.used_apart else ""
     used = (f"    state = cast(state, {COMPUTE})  # what is kept is in fp32\n" * subject.workload.states.casts) + used
-    rest = ", rest" if calls.invoked is not None and calls.invoked.way == "nnx" else ""
-    yield from LOSS.replace("CASTUSED", used).replace("REST", rest).split("\n")
+    assert calls.invoked is not None
+    text = LOSS.replace("CASTUSED", used).replace("REST", ", rest" * has_rest(calls.invoked))
+    if changes(subject):
+        text = text.replace(
+            "state: Tree, batch: Batch) -> jax.Array", f"{CARRIED_ARGUMENTS}) -> tuple[jax.Array, Tree]"
+        )
+        text = text.replace("TRACED", TRACED_CHANGES).replace("RETURN", RETURN_CHANGES)
+    yield from text.replace("TRACED", TRACED).replace("RETURN", RETURN).split("\n")
 
 
 def evaluated(shardings: Shardings, check: int, path: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ traced (`evaluated`). Where that cannot say a plan, the file beside it has the m
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from itertools import takewhile
 
 from meshwright.backends.jax_.emit import accumulation, recompute
 from meshwright.backends.jax_.emit.evaluated import IMPORTS, evaluated, loss
-from meshwright.backends.jax_.emit.model import model, needs
+from meshwright.backends.jax_.emit.model import changes, model, needs
 from meshwright.backends.jax_.emit.pipeline import step as piped
 from meshwright.backends.jax_.emit.pipeline.stages import Stages, whole_mesh
 from meshwright.backends.jax_.emit.printed.script import PrintedScript
@@ -75,10 +76,10 @@ def updated(state: Tree, states: Tree, grads: Tree) -> tuple[Tree, Tree]:
     return optax.apply_updates(state, updates), states
 
 
-def train_step(state: Tree, states: Tree, batch: Batch) -> tuple[Tree, Tree, jax.Array]:
+def train_step(state: Tree, states: Tree, <<rest: Tree, >>batch: Batch) -> tuple[Tree, Tree, <<Tree, >>jax.Array]:
     """A step, and the loss before it."""
-    loss, grads = gradients_of(state, batch)
-    return *updated(state, states, grads), loss
+    <<(>>loss<<, rest)>>, grads = gradients_of(state, <<rest, >>batch)
+    return *updated(state, states, grads), <<rest, >>loss
 
 
 shape = jax.eval_shape(begin)
@@ -90,13 +91,14 @@ kept = optax.tree_map_params(
     lie(STATES, shape),
     transform_non_params=lambda _: whole,
 )
-step = jax.jit(train_step, donate_argnums=(0, 1), out_shardings=(stored, kept, whole))
+<<held = lie(REST, jax.eval_shape(begin_rest))
+>>step = jax.jit(train_step, donate_argnums=(0, 1<<, 2>>), out_shardings=(stored, kept, <<held, >>whole))
 
 
-def start() -> tuple[Tree, Tree]:
-    """The parameters and the optimizer's states, every device with its own part."""
+def start() -> tuple[Tree, Tree<<, Tree>>]:
+    """The parameters and the optimizer's states<<, and what else the model holds>>: every device has its own part."""
     state = jax.jit(begin, out_shardings=stored)()
-    return state, jax.jit(optimizer.init, out_shardings=kept)(state)
+    return state, jax.jit(optimizer.init, out_shardings=kept)(state)<<, jax.jit(begin_rest, out_shardings=held)()>>
 
 
 def placed(batch: Any) -> Batch:
@@ -113,15 +115,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\\n")[0])
     parser.add_argument("--steps", type=int, default=10)
     steps = parser.parse_args().steps
-    state, states = start()
+    state, states<<, rest>> = start()
     for number in range(steps):
-        state, states, loss = step(state, states, batch_of(number))
+        state, states, <<rest, >>loss = step(state, states, <<rest, >>batch_of(number))
 TOLD
 
 
 if __name__ == "__main__":
     main()
 '''
+"""In marks: what is carried from step to step where the forward pass changes what the model holds besides."""
 
 JOIN = """\
 if "COORDINATOR" in os.environ:
@@ -173,16 +176,22 @@ def printed_in(shardings: Shardings) -> PrintedScript | None:
     return PrintedScript.of(shardings.subject)
 
 
+def carried(text: str, changed: bool) -> str:
+    """A text with what stands in marks, or without it."""
+    return re.sub(r"<<(.*?)>>", r"\1" if changed else "", text, flags=re.DOTALL)
+
+
 def _made(subject: Subject, *, apart: bool) -> list[str]:
     """How the model is made and called; `apart`: parameters begin otherwise than they are made."""
-    lines = model(subject.calls)
+    lines = model(subject)
     return [line.replace("def begin()", "def as_made()") if apart else line for line in lines]
 
 
 def _evaluated(shardings: Shardings) -> Form:
     """The user's loss is run as it is traced, with values where the plan has them."""
     subject, casts = shardings.subject, shardings.subject.workload.states.casts
-    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), "TRACE"))
+    rest = "REST" if changes(subject) else ""
+    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), rest, "TRACE"))
     named = [*sorted(filter(None, tables)), *["USED"] * shardings.used_apart, "evaluate", "lie", "mesh", "primitives"]
     sums = accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings))
     kept = (CAST + KEPT).splitlines() if casts else []
@@ -265,7 +274,8 @@ def _script(subject: Subject, shardings: Shardings, form: Form, model_path: str,
             *form.lines,
             "",
             "",
-            STEP.replace("STATES", states_table(shardings))
+            carried(STEP, changes(subject))
+            .replace("STATES", states_table(shardings))
             .replace("CUT", IN_MICROBATCHES * form.cut)
             .replace("PUT", PUT if cpus else PUT_OWN)
             .replace("TOLD", TOLD if cpus else TOLD_ONCE),

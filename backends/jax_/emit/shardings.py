@@ -90,6 +90,8 @@ class Shardings:
         found: dict[str, Held] = {}
         shared = {tie.path for tie in self.subject.program.ties if len({stage for stage, _ in tie.holders}) > 1}
         for path, slot, body, stacked in self.slots():
+            if slot.buffer:
+                continue
             held = [
                 spec_of(one, slot.path)
                 for one in (
@@ -108,6 +110,23 @@ class Shardings:
                     place=path, cause="parts of the model that share it want it otherwise", ways=("--fix tp=1",)
                 )
         return found
+
+    @cached_property
+    def rest(self) -> dict[str, Spec]:
+        """Where what the model holds beside its parameters lies, by path, if any of it is read or changed."""
+        invoked = self.subject.calls.invoked
+        assert invoked is not None
+        found: dict[str, Spec] = {}
+        for path, slot, body, stacked in self.slots():
+            if not slot.buffer:
+                continue
+            own = spec_of(body.locals[slot.stored].placement, slot.path)
+            own = ((), *own) if stacked and own else own
+            if found.setdefault(path, own) != own:
+                raise EmissionModule(
+                    place=path, cause="parts of the model that share it want it otherwise", ways=("--fix tp=1",)
+                )
+        return {path: found.get(path, ()) for path in invoked.rest} if found else {}
 
     @property
     def used_apart(self) -> bool:

@@ -1,6 +1,7 @@
 """Shardings as the tables of a script.
 
 PARAMS    where every parameter is stored, by path; `*` is any number
+REST      where what the model holds besides lies, where it is cut or a step changes it
 USED      where operators read it, if that differs
 STATES    where its optimizer's state lies, if that differs from PARAMS
 GRADS     where micro-batches add up to its gradient, if that differs from both
@@ -13,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.backends.jax_.emit.accumulation import EACH
+from meshwright.backends.jax_.emit.model import changes
 from meshwright.backends.jax_.emit.shardings import Constraint, Pin, Shardings
 from meshwright.backends.jax_.emit.views import Spec
 from meshwright.backends.turns import counted
@@ -23,6 +25,8 @@ def params_tables(shardings: Shardings, *, used: bool) -> Iterator[str]:
     """PARAMS, and what differs from it; where operators read parameters, if that is `used`."""
     held = shardings.params
     yield from table("PARAMS", {path: one.stored for path, one in held.items()}, "where parameters are stored, by path")
+    if shardings.rest and (not used or changes(shardings.subject)):
+        yield from table("REST", shardings.rest, "where what the model holds besides lies")
     if used and shardings.used_apart:
         yield from table("USED", {path: one.used for path, one in held.items()}, "where operators read them")
     if shardings.states_apart:

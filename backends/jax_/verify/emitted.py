@@ -5,7 +5,8 @@ the collectives of the script's own compiled step: kind, mesh axes and bytes, ag
 `predicted`). XLA's pass that joins all-reduces of CPUs is left out of that compilation, so that each can be told.
 
 *Exact* is what docs/emit.md says: the largest difference of a tensor is at most 1e-5 of its largest element, or of 6e-3
-of the largest of all (`run.FLOOR`).
+of the largest of all (`run.FLOOR`). Where values are off by more, rounding may have done it, or the script: so both run
+again in fp64, and what values differ there decides. Rounding is a billion times less there, and a fault is as large.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from meshwright.backends.subject import Subject
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.graph.fold import Fold
 
-EXACT = 1e-5
+EXACT, EXACT_IN_FP64 = 1e-5, 1e-9
 APART = "cpu-all-reduce-combiner"
 """The pass of XLA that joins all-reduces."""
 QUICK = "--xla_backend_optimization_level=0"
@@ -67,6 +68,10 @@ class Ran:
     off: Mapping[str, float]
     temp_bytes: int
     hlo: str
+    in_fp64: Mapping[str, float] | None = None
+    """How far each was off in fp64, where some were in fp32."""
+    failed_in_fp64: str = ""
+    """Why the script does not run so."""
 
 
 def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
@@ -84,6 +89,7 @@ def run(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Ran]:
                 "model": f"{job.script.resolve().parent / job.subject.calls.file}:{job.subject.calls.factory}",
                 "words": words(job.subject.fold),
                 "apart": APART,
+                "exact": EXACT,
                 "hlo": str(folder / f"{number}.hlo"),
                 "result": str(folder / f"{number}.json"),
             }
@@ -145,6 +151,8 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
     printed = printed_in(Shardings(subject))
     program, usual = (subject.program, REWRITES) if printed is None else (printed.subject.program, OF_PRINTED)
     planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual)
+    off = {name: by for name, by in ran.off.items() if not by <= EXACT}
+    left = decided(off, ran.in_fp64) if ran.in_fp64 is not None else tuple(Off(*one, EXACT) for one in off.items())
     return Verified(
         ranks=subject.ranks,
         steps=ran.steps,
@@ -154,9 +162,20 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
         collectives=summary(executed),
         once=(),
         unlike=tuple(planned.differences(executed)),
-        off=tuple(Off(name, by, EXACT) for name, by in ran.off.items() if not by <= EXACT),
+        off=left,
+        apart=len(off),
+        rounded=len(off) if off and not left else 0,
+        in_fp64=max(ran.in_fp64.values(), default=0.0) if ran.in_fp64 is not None else None,
+        failed_in_fp64=ran.failed_in_fp64,
         read_whole=planned.whole,
     )
+
+
+def decided(off: Mapping[str, float], in_fp64: Mapping[str, float]) -> tuple[Off, ...]:
+    """The values that differ in fp64, too: by more than rounding there, or than a hundred-thousandth of what they were
+    off by before."""
+    most = {name: max(EXACT_IN_FP64, EXACT * min(off.get(name, 0.0), 1.0)) for name in in_fp64}
+    return tuple(Off(name, by, most[name]) for name, by in in_fp64.items() if not by <= most[name])
 
 
 def summary(executed: Mapping[Collective, int]) -> tuple[tuple[str, str, int, int], ...]:

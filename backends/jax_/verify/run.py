@@ -7,7 +7,7 @@ gradient of its loss, and the parameters after its optimizer's step with these. 
 with the parameters that the script began with: the factory's own functions as the front end calls them, no line of the
 script's. The optimizer of the reference is given the gradients of the run, which are compared themselves: of what is
 nothing but noise Adam makes a step of full length, and no two runs agree on its direction. A batch that says nothing
-(zeros) is drawn.
+(zeros) is drawn. Of a script some of whose values are off all is done once more, from the same numbers in fp64.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from meshwright.ir.frontends.door import load_model
 BESIDE = ("train_shardings", "train_pipeline")
 FLOOR = 6e-3
 """Of the largest element of all, below which differences of a tensor are not measured by its own size: 2^-24, by which
-fp32 rounds a term as large as that one, is 1e-5 of it. Nothing runs again in fp64 here: code that asks for fp32 by name
-would not."""
+fp32 rounds a term as large as that one, is 1e-5 of it."""
 
 
 def main(jobs: Path) -> None:
@@ -60,39 +59,68 @@ def load(path: str) -> Any:
 
 
 def _run(job: dict[str, Any], steps: int) -> dict[str, Any]:
+    """What a script leaves; where values are off, that may be rounding, so it is run again in fp64 then."""
     script: Any = load(job["script"])
-    state, states = script.start()
-    batches = [_batch(script, number, job["words"]) for number in range(steps)]
+    found = _compared(script, job, steps)
+    if all(by <= job["exact"] for by in found["off"].values()):
+        return found
+    try:
+        with jax.enable_x64(True):
+            return found | {"in_fp64": _compared(script, job, steps, wide=True)["off"]}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a model's own code makes of fp64 is no fault of a run
+        return found | {"failed_in_fp64": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
+def _compared(script: Any, job: dict[str, Any], steps: int, *, wide: bool = False) -> dict[str, Any]:
+    """The steps of a script and of the model on one device; `wide`: from the same numbers, in fp64."""
+    with jax.enable_x64(False):
+        state, states, *rest = script.start()
+        begun = jax.jit(script.begin)()
+        batches = [_batch(script, number, job["words"]) for number in range(steps)]
+    if wide:
+        state, rest, begun, batches = (_widened(tree) for tree in (state, rest, begun, batches))
+        states = jax.jit(script.optimizer.init, out_shardings=script.kept)(state)
     as_model = getattr(script, "model_state", lambda tree: tree)
-    reference = _Reference(job["model"], script, as_model(state), batches[0])
+    held = rest[0] if rest else getattr(script, "rest", ())
+    reference = _Reference(job["model"], script, as_model(state), held, batches[0])
     gradients = jax.jit(script.gradients_of)
     update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
     compiled, temp = None, 0
     off: dict[str, float] = {}
     losses, compared = [], 0
-    off |= _far("the parameter at the start ", state, jax.jit(script.begin)())
+    off |= _far("the parameter at the start ", state, begun)
     for number, host in enumerate(batches):
         batch = script.placed(host)
         if compiled is None:
-            lowered = script.step.lower(state, states, batch)
+            lowered = script.step.lower(state, states, *rest, batch)
             compiled = lowered.compile(compiler_options={"xla_disable_hlo_passes": job["apart"]})
-            Path(job["hlo"]).write_text(compiled.as_text(), encoding="utf-8")
             temp = compiled.memory_analysis().temp_size_in_bytes
-        _, grads = gradients(state, batch)
-        expected, model_grads, after = reference.step(host, as_model(grads))
+            if not wide:
+                Path(job["hlo"]).write_text(compiled.as_text(), encoding="utf-8")
+        _, grads = gradients(state, *rest, batch)
+        expected, model_grads, after, left = reference.step(host, as_model(grads))
         stepped = update(state, states, grads)
-        *_, loss = compiled(state, states, batch)
+        _, _, *rest, loss = compiled(state, states, *rest, batch)
         state, states = stepped
         losses.append(float(loss))
         for what, one, other in (
             ("the loss", loss, expected),
             ("the gradient of ", as_model(grads), model_grads),
             ("the parameter ", as_model(state), after),
+            *(("the buffer ", jax.tree.map(_shown, one), left) for one in rest),
         ):
             far = _far(f"step {number}: {what}", one, other)
             compared = max(compared, len(far))
             off |= far
-    return {"losses": losses, "tensors": 2 * compared, "off": off, "temp_bytes": temp}
+    tensors = 2 * compared + sum(len(jax.tree.leaves(one)) for one in rest)
+    return {"losses": losses, "tensors": tensors, "off": off, "temp_bytes": temp}
+
+
+def _widened(tree: Any) -> Any:
+    """The same numbers in fp64."""
+    return jax.tree.map(
+        lambda one: one.astype(np.float64) if jax.numpy.issubdtype(one.dtype, np.floating) else one, tree
+    )
 
 
 def _batch(script: Any, number: int, words: int) -> dict[str, Any]:
@@ -114,42 +142,49 @@ def _batch(script: Any, number: int, words: int) -> dict[str, Any]:
 class _Reference:
     """The user's model on one device, beginning with the parameters of a run."""
 
-    def __init__(self, model: str, script: Any, state: Any, batch: Any) -> None:
+    def __init__(self, model: str, script: Any, state: Any, rest: Any, batch: Any) -> None:
         source: Any = load_model(model)
         made = source.made(jax.eval_shape(lambda: batch))
         tree = jax.tree.structure(made.state)
         trained = [leaf.kind == "param" for leaf in made.leaves]
-        rest = jax.tree.leaves(getattr(script, "rest", ()))
         make = source.hooks["optimizer"] or (lambda: optax.adamw(3e-4, weight_decay=0.01))
         self.optimizer = make()
 
-        def loss_of(state: Any, batch: Any) -> Any:
+        def loss_of(state: Any, rest: Any, batch: Any) -> Any:
             parts = {True: iter(jax.tree.leaves(state)), False: iter(rest)}
-            outputs, _ = made.run(jax.tree.unflatten(tree, [next(parts[one]) for one in trained]), batch)
-            return source.hooks["loss"](outputs, batch)
+            outputs, after = made.run(jax.tree.unflatten(tree, [next(parts[one]) for one in trained]), batch)
+            left = [one for one, its in zip(jax.tree.leaves(after), trained, strict=True) if not its]
+            return source.hooks["loss"](outputs, batch), left
 
-        def step(state: Any, states: Any, batch: Any, grads: Any) -> Any:
-            loss, own = jax.value_and_grad(loss_of)(state, batch)
+        def step(state: Any, states: Any, rest: Any, batch: Any, grads: Any) -> Any:
+            (loss, rest), own = jax.value_and_grad(loss_of, has_aux=True)(state, rest, batch)
             updates, states = self.optimizer.update(grads, states, state)
-            return loss, own, optax.apply_updates(state, updates), states
+            return loss, own, optax.apply_updates(state, updates), states, rest
 
         self.run = jax.jit(step)
         self.state = self._here(state)
+        self.rest = [self._here(one) for one in jax.tree.leaves(rest)]
         self.states = jax.jit(self.optimizer.init)(self.state)
 
     def _here(self, tree: Any) -> Any:
         return jax.device_put(jax.device_get(tree), jax.devices()[0])
 
-    def step(self, batch: Any, grads: Any) -> tuple[Any, Any, Any]:
-        """The loss, the gradients and the parameters after a step with those of the run."""
-        loss, own, self.state, self.states = self.run(self.state, self.states, self._here(batch), self._here(grads))
-        return loss, own, self.state
+    def step(self, batch: Any, grads: Any) -> tuple[Any, Any, Any, Any]:
+        """The loss, the gradients, the parameters after a step with those of the run, and what else the model holds."""
+        given = self.rest, self._here(batch), self._here(grads)
+        loss, own, self.state, self.states, self.rest = self.run(self.state, self.states, *given)
+        return loss, own, self.state, [_shown(one) for one in self.rest]
+
+
+def _shown(one: Any) -> Any:
+    """An array as numbers: of keys, those that they are made of."""
+    return jax.random.key_data(one) if jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key) else one
 
 
 def _far(what: str, found: Any, expected: Any) -> dict[str, float]:
     """How far leaves of the same tree are apart, by the largest element; of each its path."""
     pairs = [
-        (keystr(keys, simple=True, separator="."), np.asarray(one), np.asarray(other))
+        (keystr(keys, simple=True, separator="."), np.asarray(one, np.float64), np.asarray(other, np.float64))
         for (keys, one), other in zip(
             jax.tree_util.tree_flatten_with_path(jax.device_get(found))[0],
             jax.tree.leaves(jax.device_get(expected)),

@@ -39,7 +39,7 @@ def calls_of(
         labels, _ = labels_of(source, example, batch, seq)
     step = traced(source, example)
     found = folded(source, step, labels, seed=0)
-    check_plain(source, step, example, draws=any(op.draws for op in found.graph.ops))
+    check_plain(source, example, draws=any(op.draws for op in found.graph.ops))
     file, _, factory = reference.rpartition(":")
     return Calls(
         file=Path(file).resolve(),
@@ -55,14 +55,12 @@ def calls_of(
     )
 
 
-def check_plain(source: JaxSource, step: Step, example: Any, *, draws: bool) -> None:
-    """Must: a state of trained arrays alone, but for keys that nothing is drawn from; a loss beside the factory; a
-    batch of named arrays."""
-    apart = source.made(example).way == "nnx"  # code keeps what is not trained beside the parameters
-    held = next((one for one in step.leaves if one.kind == "buffer" or (one.kind == "constant" and not apart)), None)
-    if held is not None or draws:
-        what = "random numbers that the step draws" if held is None else f"a state that is not trained, {held.path}"
-        raise EmissionModel(place=source.place, cause=f"no code is written yet for {what}", fix=ANY)
+def check_plain(source: JaxSource, example: Any, *, draws: bool) -> None:
+    """Must: a step that draws nothing; a loss beside the factory; a batch of named arrays."""
+    if draws:
+        raise EmissionModel(
+            place=source.place, cause="no code is written yet for random numbers that the step draws", fix=ANY
+        )
     if source.hooks["loss"] is None:
         raise EmissionModel(
             place=source.place, cause="there is no loss(outputs, batch)", fix="define it beside the factory"
@@ -77,8 +75,9 @@ def invoked_of(source: JaxSource, step: Step, example: Mapping[str, Any]) -> Inv
     """How the factory's model is made and called."""
     made = source.made(example)
     paths = tuple(leaf.path for leaf in step.leaves if leaf.kind == "param")
+    rest = tuple(leaf.path for leaf in step.leaves if leaf.kind in ("buffer", "constant"))
     if source.hooks["forward"] is not None:
-        return Invoked(way=made.way, arguments=(), forward=True, paths=paths)
+        return Invoked(way=made.way, arguments=(), forward=True, paths=paths, rest=rest)
     drawn = next((name for name in made.accepted if name in KEYS and name not in example), None)
     if drawn is not None:
         raise EmissionModel(
@@ -90,6 +89,7 @@ def invoked_of(source: JaxSource, step: Step, example: Mapping[str, Any]) -> Inv
         arguments=tuple(("" if made.accepted[name] else name, name) for name in taken),
         modes=tuple((name, TRAINING[name]) for name in made.accepted if name in TRAINING and name not in example),
         paths=paths,
+        rest=rest,
     )
 
 

@@ -1,8 +1,8 @@
 """A model of JAX that exists already, in place of the one that a plan's file makes.
 
 In: an NNX or Equinox module with its arrays, a Linen module (alone, or in a pair with its variables), or `(init,
-apply)`; and the source of the plan's file, whose hooks stay. Out: a factory of the model that makes no array of its
-own, and its trained arrays, if it has them.
+apply)`; and the source of the plan's file, whose hooks stay. Out: a factory of the model that makes no trained array
+of its own, and the arrays that it has.
 
 Must: the same leaves as the model of the plan, and a step of the same equations.
 """
@@ -32,6 +32,8 @@ class Handed:
 
     factory: Callable[[], Any]
     params: Any | None
+    rest: Any | None = None
+    """Its other arrays; None if it has none yet, or the factory gives them."""
 
 
 def handed(model: Any) -> Handed:
@@ -41,13 +43,17 @@ def handed(model: Any) -> Handed:
         graph, params, rest = nnx.split(model, nnx.Param, ...)
         return Handed(lambda: nnx.merge(graph, _zeros(params), rest), params)
     if equinox is not None and isinstance(model, equinox.Module):
-        arrays, static = equinox.partition(model, equinox.is_array)
-        return Handed(lambda: equinox.combine(_zeros(arrays), static), arrays)
+        trained, static = equinox.partition(model, equinox.is_inexact_array)
+        return Handed(lambda: equinox.combine(_zeros(trained), static), trained)
     if isinstance(model, tuple) and len(model) == 2 and is_linen(model[0]):
         from flax.core import meta
 
         module, variables = model
-        return Handed(lambda: module, meta.unbox(variables.get("params", variables)))
+        others = {name: meta.unbox(one) for name, one in variables.items() if name != "params"}
+        whole = "params" in variables
+        return Handed(
+            lambda: module, meta.unbox(variables["params"] if whole else variables), others if whole else None
+        )
     return Handed(lambda: model, None)
 
 

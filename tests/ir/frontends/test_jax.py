@@ -281,16 +281,10 @@ def test_blocks_that_are_written_out_begin_where_their_operators_do() -> None:
     assert places.values["blocks"]["rms_norm"] == "+0:0"
 
 
-@pytest.mark.parametrize(
-    ("reference", "why"),
-    [
-        ("nnx_.py:gpt_dropout", "random numbers"),
-        ("images.py:convnet", "a state that is not trained"),
-    ],
-)
-def test_what_no_code_calls_is_refused(reference: str, why: str) -> None:
-    with pytest.raises(EmissionModel, match=why):
-        calls_of(load_model(f"{ZOO}/{reference}"), f"{ZOO}/{reference}", batch=2, seq=16)
+def test_what_no_code_calls_is_refused() -> None:
+    reference = f"{ZOO}/nnx_.py:gpt_dropout"
+    with pytest.raises(EmissionModel, match="random numbers"):
+        calls_of(load_model(reference), reference, batch=2, seq=16)
 
 
 def test_models_of_torch_import_no_jax() -> None:

@@ -106,6 +106,8 @@ class Stages:
         for number in (0, last):
             for _, name in program.stages[number].calls():
                 for slot in program.body(name).params if program.body(name).body != self.blocks.plan.body else ():
+                    if slot.buffer:
+                        continue
                     at = held.get(slot.path, ())
                     group = self.ticks.stages - 1 if number else 0
                     held[slot.path] = at if group in at else (*at, group)

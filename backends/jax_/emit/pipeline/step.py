@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.jax_.emit import accumulation
+from meshwright.backends.jax_.emit.model import has_rest
 from meshwright.backends.jax_.emit.pipeline.code import PIPELINE, text
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS, Stages
 from meshwright.ir.analysis.weights import COUNT, MEAN, Weight
@@ -46,7 +47,7 @@ def step(stages: Stages, data: tuple[str, ...]) -> Iterator[str]:
     """The lines of train.py, for copies along these axes."""
     calls = stages.subject.calls
     assert calls.invoked is not None
-    rest = calls.invoked.way == "nnx"
+    rest = has_rest(calls.invoked)
     weight = accumulation.weight_of(stages.subject)
     share = accumulation.counted_in(weight) if weight.kind == COUNT else "1.0"
     made = "cast(as_made(), jnp.float32)" if stages.subject.workload.states.casts else "as_made()"

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.accumulation import data_axes
-from meshwright.backends.jax_.emit.printed.dialect import PARAMS, Jax, Read
+from meshwright.backends.jax_.emit.printed.dialect import CHANGED, PARAMS, Jax, Read
 from meshwright.backends.jax_.emit.printed.moves import NAMES
 from meshwright.backends.printing import Function, functions_of, items_of, regions_of
 from meshwright.backends.printing.naming import free, snake
@@ -30,7 +30,7 @@ RESERVED = frozenset(
         *(*dir(builtins), *keyword.kwlist, *NAMES),
         *("jax", "jnp", "np", "math", "itertools", "partial", "re", "os", "Any", "Array", "Axes", "Move", "Ways"),
         *("MESH", "PARAMS", "GRADS", "STATES", "SUMS", "P", "mesh", "devices", "types", "lie", "by_path", "specs_of"),
-        *("loss_of", "summed", "batch", "own", PARAMS, "Params", "Sequence", "Callable"),
+        *("loss_of", "summed", "batch", "own", PARAMS, "Params", "Sequence", "Callable", "rest", "left", CHANGED),
     )
 )
 """Names that the file has for something else."""
@@ -43,6 +43,9 @@ class PrintedBody:
     piece: Piece
     name: str
     function: Function
+    """It returns the outputs of the body, and then what buffers are set to."""
+    writes: tuple[str, ...] = ()
+    """The paths of these buffers."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ def printed_of(subject: Subject) -> Printed:
         names = called | names_of(way.graph, subject.calls.file)
         items, outputs = items_of(way, dialect, entries, names, subject.program.kernels)
         inputs = tuple(item.value for item in way.graph.inputs)
+        writes = [one for one in items if one.writes]
+        items = tuple(one for one in items if not one.writes)
+        outputs = (*outputs, *(one.reads[-1] for one in writes))
 
         def read(value: str, path: str, way: Any = way, dialect: Jax = dialect, piece: Piece = piece) -> str:
             param = way.graph.param[value]
@@ -97,7 +103,7 @@ def printed_of(subject: Subject) -> Printed:
         name = free(f"{identifier(snake(piece.plan.body))}_forward", taken)
         given = {inputs[0]: "x"} if inputs and inputs[0] not in entries else {}
         function = functions_of(region, _no_call, dialect.let_go, taken, given, beside=0)
-        bodies[piece.plan.body] = PrintedBody(piece, name, function)
+        bodies[piece.plan.body] = PrintedBody(piece, name, function, tuple(one.writes for one in writes))
     return Printed(subject, bodies, dict(made.values()))
 
 

@@ -20,6 +20,8 @@ from meshwright.ir.sharding.reshard import Step
 
 PARAMS = "params"
 """What functions call the parameters that they read, by path."""
+CHANGED = "changed"
+"""What they call what buffers are set to, by path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class Jax(CommonDialect):
         raise EmissionPrinted(place=axis, cause="devices have unequal parts")
 
     def update(self) -> str:
-        raise EmissionPrinted(place="a buffer", cause="no code is written yet for a state that is not trained")
+        return ""
 
     def detached(self, text: str) -> str:
         return f"jax.lax.stop_gradient({text})"

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
+from meshwright.backends.jax_.emit.model import changes
 from meshwright.backends.jax_.emit.printed.bodies import Printed, PrintedBody
-from meshwright.backends.jax_.emit.printed.dialect import PARAMS
+from meshwright.backends.jax_.emit.printed.dialect import CHANGED, PARAMS
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.printing.naming import free
 from meshwright.backends.printing.wires import At, Wires, wires_of
@@ -44,10 +45,12 @@ class Pass:
         ):
             numbers = list(run)
             if scan is None:
-                yield from (self.call(number) for number in numbers)
+                yield from (line for number in numbers for line in self.call(number))
             else:
                 yield from self.scanned(self.scan_at(numbers[0]), numbers)
-        yield f"return {self.name(self.wires.results[self.printed.subject.fold.loss or 0])}"
+        loss = self.name(self.wires.results[self.printed.subject.fold.loss or 0])
+        left = "tree_map_with_path(lambda keys, _: left[path_of(keys)], rest)"
+        yield f"return {loss}{f', {left}' * changes(self.printed.subject)}"
 
     def scan_of(self, number: int) -> str | None:
         """The place of the loop that a call is a run of."""
@@ -67,13 +70,17 @@ class Pass:
 
     # calls
 
-    def call(self, number: int) -> str:
-        """The statement of a call."""
+    def call(self, number: int) -> Iterator[str]:
+        """The statement of a call, and what becomes of the buffers that it changes."""
         call = self.calls[number]
         own = f"inside({PARAMS}, {literal(f'{call.path}.')})" if call.path else PARAMS
         given = [own, *(self.name(at) for at in self.wires.sources[number])]
         made = self.made(number, {self.names[at] for at in self.read_after(number) if at in self.names})
-        return f"{', '.join(made)} = {self.function(number)}({', '.join(given)})"
+        changed = [CHANGED] * bool(self.body(number).writes)
+        yield f"{', '.join((*made, *changed))} = {self.function(number)}({', '.join(given)})"
+        room = f"{call.path}." if call.path else ""
+        own = f"{{{literal(room)} + path: one for path, one in {CHANGED}.items()}}" if room else CHANGED
+        yield from [f"left |= {own}"] * bool(changed)
 
     def function(self, number: int) -> str:
         """The function of a call's body, which the backward pass may run again."""
@@ -90,7 +97,8 @@ class Pass:
     def made(self, number: int, later: set[str]) -> list[str]:
         """Names for the values that a call makes."""
         call = self.calls[number]
-        graph, returns = call.body.graph, self.body(number).function.returns
+        graph = call.body.graph
+        returns = self.body(number).function.returns[: len(graph.outputs)]
         taken, found = {*self.printed.names, *later}, []
         for output, (value, name) in enumerate(zip(graph.outputs, returns, strict=True)):
             scalar, carried = not graph.types[value].shape, value in graph.differentiable
@@ -111,6 +119,8 @@ class Pass:
         if any(self.calls[number].body is not self.calls[first].body for number in numbers):
             raise EmissionPrinted(place=f"the scan {scan.place}", cause="its blocks are of several kinds")
         outputs = range(len(self.calls[first].body.graph.outputs))
+        if body.writes:
+            raise EmissionPrinted(place=f"the scan {scan.place}", cause="its blocks change what is not trained")
         carried = self.carried(first)
         later = self.read_after(last)
         if any((number, output) in later for number in numbers[:-1] for output in outputs) or set(carried) != set(

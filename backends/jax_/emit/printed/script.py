@@ -13,7 +13,9 @@ from functools import cached_property
 
 from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.accumulation import counted_in, weight_of
+from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes
 from meshwright.backends.jax_.emit.printed.bodies import Printed, Sums, printed_of, sums_of
+from meshwright.backends.jax_.emit.printed.dialect import CHANGED
 from meshwright.backends.jax_.emit.printed.expressions import group
 from meshwright.backends.jax_.emit.printed.moves import used_by
 from meshwright.backends.jax_.emit.printed.passes import Pass
@@ -106,7 +108,7 @@ class PrintedScript:
     @property
     def shared(self) -> tuple[str, ...]:
         """The tables that the script takes from the file beside it."""
-        return (GRADS, *self.functions_of_sums)
+        return (GRADS, *self.functions_of_sums, *["REST"] * bool(self.shardings.rest))
 
     @property
     def calls(self) -> tuple[str, ...]:
@@ -159,12 +161,23 @@ class PrintedScript:
         for body in self.printed.bodies.values():
             one = body.function
             given = ", ".join(["params: Params", *(f"{name}: Array" for name in one.arguments)])
+            made = one.returns[: len(one.returns) - len(body.writes)]
+            changed = dict(zip(body.writes, one.returns[len(made) :], strict=True))
+            rows = [f"{CHANGED} = {{", *(f"    {literal(path)}: {to}," for path, to in changed.items()), "}"]
+            last = f"return {', '.join((*made, *[CHANGED] * bool(changed)))}"
             yield f"def {body.name}({given}) -> Any:"
-            yield from (f"    {line}" for line in returned([*one.lines, f"return {', '.join(one.returns)}"]))
+            yield from (f"    {line}" for line in returned([*one.lines, *rows * bool(changed), last]))
             yield from ("", "")
-        yield "def loss_of(state: Any, batch: Mapping[str, Array]) -> Array:"
-        yield '    """The loss, of what this device has of parameters and batch."""'
-        yield "    params = by_path(state)"
+        if self.shardings.rest:
+            yield "def loss_of(state: Any, rest: Any, batch: Mapping[str, Array]) -> Any:"
+            also = ", and what the model holds besides then" * changes(self.subject)
+            yield f'    """The loss, of what this device has of parameters, rest and batch{also}."""'
+            yield "    params = {**by_path(state), **by_path(rest)}"
+            yield from ["    left = dict(by_path(rest))"] * changes(self.subject)
+        else:
+            yield "def loss_of(state: Any, batch: Mapping[str, Array]) -> Array:"
+            yield '    """The loss, of what this device has of parameters and batch."""'
+            yield "    params = by_path(state)"
         whole = returned(list(Pass(self.printed, self.shardings).lines()))
         yield from (f"    {line}".rstrip() for line in whole)
 
@@ -200,7 +213,12 @@ class PrintedScript:
         """The function `gradients_of`: the loss of a batch and its gradients."""
         casts = self.subject.workload.states.casts
         held = "cast(state, jnp.bfloat16)" if casts else "state"
-        yield "def on_each(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
+        rest, changed = bool(self.shardings.rest), changes(self.subject)
+        loss = "(loss, rest)" if changed else "loss"
+        given = "state, rest, batch" if rest else "state, batch"
+        arguments, carried = "state: Tree, batch: Batch", CARRIED_ARGUMENTS
+        result = "tuple[tuple[jax.Array, Tree], Tree]" if changed else "tuple[jax.Array, Tree]"
+        yield f"def on_each({carried if rest else arguments}) -> {result}:"
         yield '    """The loss and its gradients, on every device those of its parts."""'
         weighs = False
         if self.several:
@@ -210,7 +228,8 @@ class PrintedScript:
             yield ""
             yield "    def one(micro: Batch) -> Any:"
             yield "        own, micro = jax.lax.optimization_barrier((state, micro))  # gathered for every micro-batch"
-            yield f"        loss, grads = jax.value_and_grad(loss_of)({held.replace('state', 'own')}, micro)"
+            inner = f"{held.replace('state', 'own')}{', rest' * rest}, micro"
+            yield f"        loss, grads = jax.value_and_grad(loss_of)({inner})"
             if EACH in self.functions_of_sums:
                 yield f"        grads = {self.summed(EACH)}"
             if casts:
@@ -232,18 +251,22 @@ class PrintedScript:
             if by:
                 yield f"    loss, grads = jax.tree.map(lambda one: one / {by}, (loss, grads))"
         else:
-            yield f"    loss, grads = jax.value_and_grad(loss_of)({held}, batch)"
+            aux = ", has_aux=True" * changed
+            yield f"    {loss}, grads = jax.value_and_grad(loss_of{aux})({given.replace('state', held)})"
         narrow = casts and (not self.several or ONCE in self.functions_of_sums)
         grads = self.summed(ONCE, "cast(grads, jnp.bfloat16)" if narrow and self.several else "grads")
-        yield f"    return loss, {f'cast({grads}, jnp.float32)' if narrow else grads}"
+        yield f"    return {loss}, {f'cast({grads}, jnp.float32)' if narrow else grads}"
         yield ""
         yield ""
-        yield "def gradients_of(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
+        yield f"def gradients_of({carried if changed else arguments}) -> {result}:"
         yield '    """The loss of a batch and its gradients, added up."""'
         yield "    specs, summed_specs = specs_of(PARAMS, state), specs_of(GRADS, state)"
-        given = "mesh=mesh, in_specs=(specs, ROWS), out_specs=(P(), summed_specs), check_vma=False"
-        yield f"    every = jax.shard_map(on_each, {given})"
-        yield "    return every(state, batch)"
+        yield from ["    held = specs_of(REST, rest)"] * rest
+        outs = "((P(), held), summed_specs)" if changed else "(P(), summed_specs)"
+        yield from [f"    outs = {outs}"] * rest
+        how = f"in_specs=(specs, {'held, ' * rest}ROWS), out_specs={'outs' if rest else outs}, check_vma=False"
+        yield f"    every = jax.shard_map(on_each, mesh=mesh, {how})"
+        yield f"    return every({given})"
 
 
 def returned(lines: list[str]) -> list[str]:

@@ -1,0 +1,98 @@
+"""What models hold beside their parameters: it is handed from step to step where the forward pass changes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+
+from meshwright.backends.jax_.emit.files import emit
+from meshwright.backends.jax_.emit.shardings import Shardings
+from meshwright.backends.jax_.verify.emitted import EXACT, decided, verdict
+from meshwright.ir.errors import EmissionLoss, EmissionModel
+from tests.backends.jax_.planned import LLAMA, ROOT, ZOO, ran_together, subject
+from tests.backends.torch_.emitted import unclean
+
+HOLDING = f"{ZOO}/holding.py"
+PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (f"{HOLDING}:normed", {"dp": 2}),
+    (f"{HOLDING}:normed", {"dp": 2, "tp": 2, "zero": 3}),
+    (f"{ZOO}/images.py:convnet", {"dp": 2}),
+    (f"{ZOO}/images.py:convnet", {"tp": 2}),
+    (f"{HOLDING}:shuffled", {"dp": 2, "microbatches": 2}),
+    (f"{HOLDING}:pair", {"dp": 2, "tp": 2}),
+    (f"{HOLDING}:scaled", {"dp": 2, "zero": 3}),
+)
+
+
+@pytest.mark.slow
+def test_statistics_are_those_of_one_device_after_each_step(tmp_path: Path) -> None:
+    """Of the whole batch, in the user's code and in printed code. Gradients that are but noise are told in fp64."""
+    for job, ran in ran_together(PLANS, tmp_path, 300):
+        found = verdict(job, ran)
+        assert found.exact, (job.subject.config, found.differences)
+        buffers = [name for name in ran.off if "the buffer" in name]
+        assert bool(buffers) == any(body.updates for body in job.subject.program.bodies)
+
+
+@pytest.mark.slow
+def test_scripts_that_hold_more_are_clean(tmp_path: Path) -> None:
+    for number, (reference, degrees) in enumerate(PLANS):
+        emit(subject(reference, **degrees), tmp_path / str(number)).write(tmp_path / str(number))
+    assert unclean(tmp_path, types=False) == ""
+
+
+def test_all_that_is_held_has_a_place() -> None:
+    """What nothing reads, too, since a step hands on all of it; parameters are not among it."""
+    found = Shardings(subject(f"{HOLDING}:normed", dp=2, tp=2))
+    assert found.rest == dict.fromkeys(("drop.rngs.count", "drop.rngs.key", "norm.mean", "norm.var"), ())
+    assert found.params.keys().isdisjoint(found.rest)
+    assert Shardings(subject(f"{LLAMA}:tiny", dp=2)).rest == {}
+
+
+def test_a_model_that_holds_nothing_else_hands_on_nothing(tmp_path: Path) -> None:
+    text = dict(emit(subject(f"{LLAMA}:tiny", dp=2), tmp_path).texts)["train.py"]
+    assert "rest" not in text
+    assert "state, states, loss = step(state, states, batch_of(number))" in text
+
+
+def test_micro_batches_that_change_what_is_held_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmissionModel, match="micro-batches add up gradients alone"):
+        emit(subject(f"{HOLDING}:statistics", dp=2, microbatches=2), tmp_path)
+    with pytest.raises(EmissionLoss, match="no parts"):
+        emit(subject(f"{HOLDING}:normed", dp=2, microbatches=2), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own_hands_on_what_its_model_holds() -> None:
+    """The model's own, not what the file's factory would make: steps change two of these, and read the third."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, str(Path(__file__).with_name("rest_run.py")), "normed", "statistics", "scaled"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, found in json.loads(done.stdout.splitlines()[-1]).items():
+        for planned, alone in found["losses"]:
+            assert planned == pytest.approx(alone, rel=1e-5), name
+        assert len(found["held"]) == {"normed": 2, "statistics": 2, "scaled": 0}[name]
+        for planned, alone in found["held"]:
+            assert planned == pytest.approx(alone, rel=1e-5), name
+
+
+def test_rounding_is_told_from_faults_in_fp64() -> None:
+    """A fault is as large there; of what was off by more than rounding a hundred-thousandth may be left."""
+    off = {"noise": 2e-5, "fault": 1e-3, "kink": 0.2}
+    assert decided(off, {"noise": 1e-14, "kink": 1e-6}) == ()
+    assert [one.what for one in decided(off, {"noise": 1e-8, "fault": 1e-3, "other": 1e-7})] == [
+        "noise",
+        "fault",
+        "other",
+    ]
+    assert decided(off, {"fault": 2e-5})[0].allowed == EXACT * 1e-3
