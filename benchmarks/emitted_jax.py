@@ -62,7 +62,7 @@ MODELS: Mapping[str, str] = {
     "ssm": f"{ZOO}/plain.py:ssm",
     "gpt, nnx": f"{ZOO}/nnx_.py:gpt",
     "scanned, nnx": f"{ZOO}/nnx_.py:scanned",
-    "mixer, nnx": f"{ZOO}/nnx_.py:mixer",
+    "mixer, nnx": f"{ZOO}/nnx_.py:mixer_of_32",
     "gpt, linen": f"{ZOO}/linen.py:gpt",
     "scanned, linen": f"{ZOO}/linen.py:scanned",
     "gpt, equinox": f"{ZOO}/equinox_.py:gpt",

@@ -106,9 +106,11 @@ class MixerBlock(nnx.Module):
 
 
 class Mixer(nnx.Module):
-    def __init__(self, rngs: nnx.Rngs) -> None:
+    """A model for so many tokens."""
+
+    def __init__(self, rngs: nnx.Rngs, tokens: int = 16) -> None:
         self.embed = nnx.Embed(V, D, rngs=rngs, param_dtype=real())
-        self.blocks = nnx.List([MixerBlock(16, rngs) for _ in range(L)])
+        self.blocks = nnx.List([MixerBlock(tokens, rngs) for _ in range(L)])
         self.head = nnx.Linear(D, V, rngs=rngs, param_dtype=real())
 
     def __call__(self, tokens: Any) -> Any:
@@ -120,3 +122,7 @@ class Mixer(nnx.Module):
 
 def mixer() -> Mixer:
     return Mixer(nnx.Rngs(0))
+
+
+def mixer_of_32() -> Mixer:
+    return Mixer(nnx.Rngs(0), tokens=32)
