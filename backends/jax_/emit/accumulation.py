@@ -99,19 +99,25 @@ def _padded(text: str, step: Step) -> str:
     )
 
 
-def gradients(subject: Subject, data: tuple[str, ...], *, stored: str) -> Iterator[str]:
+def gradients(subject: Subject, data: tuple[str, ...], *, stored: str, read: str) -> Iterator[str]:
     """The function `gradients_of`: the loss of a batch and its gradients. `stored` names the table of where the latter
-    are added up."""
+    are added up; `read`, where optimizers have shards of what operators read whole, that of how they read it: else XLA
+    cuts what gradients are computed of as it cuts these, and gathers it."""
     form = form_of(subject.program, data)
-    if not form and changes(subject):
-        yield f"def gradients_of({CARRIED_ARGUMENTS}) -> tuple[tuple[jax.Array, Tree], Tree]:"
-        yield '    """The loss with what the model holds besides then, and the gradients."""'
-        yield "    return jax.value_and_grad(loss_of, has_aux=True)(state, rest, batch)"
-        return
     if not form:
-        yield "def gradients_of(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
-        yield '    """The loss and its gradients."""'
-        yield "    return jax.value_and_grad(loss_of)(state, batch)"
+        if changes(subject):
+            made, called = "(loss, rest)", "jax.value_and_grad(loss_of, has_aux=True)(state, rest, batch)"
+            yield f"def gradients_of({CARRIED_ARGUMENTS}) -> tuple[tuple[jax.Array, Tree], Tree]:"
+            yield '    """The loss with what the model holds besides then, and the gradients."""'
+        else:
+            made, called = "loss", "jax.value_and_grad(loss_of)(state, batch)"
+            yield "def gradients_of(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
+            yield '    """The loss and its gradients."""'
+        if read:
+            yield f"    {made}, grads = {called}"
+            yield f"    return {made}, jax.lax.with_sharding_constraint(grads, lie({read}, grads))  # cut only then"
+        else:
+            yield f"    return {called}"
         return
     weight, axes = weight_of(subject), ", ".join(literal(axis) for axis in data)
     weighs = weight.kind == COUNT

@@ -193,7 +193,8 @@ def _evaluated(shardings: Shardings) -> Form:
     rest = "REST" if changes(subject) else ""
     tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), rest, "TRACE"))
     named = [*sorted(filter(None, tables)), *["USED"] * shardings.used_apart, "evaluate", "lie", "mesh", "primitives"]
-    sums = accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings))
+    read = ("USED" if shardings.used_apart else "PARAMS") if shardings.states_apart else ""
+    sums = accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings), read=read)
     kept = (CAST + KEPT).splitlines() if casts else []
     return Form(
         lines=(*_made(subject, apart=casts), "", "", *kept, *loss(subject, shardings), "", *sums),
