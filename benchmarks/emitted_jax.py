@@ -179,7 +179,7 @@ def subject_of(reference: str, degrees: Degrees, *, on: Capabilities = JAX_CPU, 
     workload = WORKLOADS[dtype]
     check(degrees, fold, degrees.ranks, BATCH)
     ran = replace(degrees, **on.ran(degrees.zero, degrees.microbatches))
-    decisions = replace(template(fold, ran, on.target), style="xla")
+    decisions = replace(on.stored(template(fold, ran, on.target)), style="xla")
     on.check(decisions, fold, workload)
     program = lower(fold, decisions, on.lowering().for_stack(workload.stack), workload)
     config = ",".join(f"{name}={value}" for name, value in vars_of(ran))

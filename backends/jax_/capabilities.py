@@ -8,7 +8,7 @@ every one, but along axes that are manual (`jax.shard_map`), which those are tha
 What shardings of values cannot say is printed: every device runs code of its own on its parts, in `jax.shard_map`
 (`emit.printed`). Zero bubble is left out as gradients of weights and of values come of one `jax.vjp`, and stages of
 unlike meshes as all devices run one program. Whatever else is left out is not written yet: recomputation of parts of a
-block, offloading, other precisions, uneven parts.
+block, offloading, other precisions, uneven parts: storage that would be padded stays whole.
 
 No GPU or TPU was at hand. What is listed for GPUs rests on the same scripts run on host devices, of two processes too,
 and on XLA's passes by name; for TPUs, on the same scripts compiled for eight of v5e (`jax.experimental.topologies`,

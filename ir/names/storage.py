@@ -2,12 +2,15 @@
 
 Outside the experts copies are held for data and context parallelism, inside them by the ranks that hold the same
 experts. ZeRO-1 cuts the optimizer's state, ZeRO-2 the gradients too, ZeRO-3 the parameters (Rajbhandari et al. 2020).
-Axes that do not store (`Degrees.shard`) keep copies: hybrid sharding. What 48 ranks do not divide is padded.
+Axes that do not store (`Degrees.shard`) keep copies: hybrid sharding. What 48 ranks do not divide is padded,
+or stays whole where a target has no padding (`Capabilities.pads`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from math import ceil, prod
 
 from meshwright.ir.analysis.loops import Loops, stem
@@ -18,6 +21,7 @@ from meshwright.ir.graph.graph import Graph, Param
 from meshwright.ir.names.degrees import Degrees, uses
 from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.rules.registry import rule_of
+from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Split, Strategy
 from meshwright.ir.sharding.layouts import Padded
 from meshwright.ir.sharding.mesh import Mesh
@@ -55,6 +59,22 @@ def in_shards(path: str, sharding: Sharding, compute: Placement, cut: Placement)
     )
 
 
+def without_padding(plan: BodyPlan) -> BodyPlan:
+    """The plan with whole what it would have to pad; the same object if it pads nothing."""
+    return _without_padding(Same(plan))
+
+
+@lru_cache(maxsize=8192)
+def _without_padding(plan: Same[BodyPlan]) -> BodyPlan:
+    storage = tuple(Storage(one.path, *map(_even, (one.params, one.grads, one.optimizer))) for one in plan.of.storage)
+    return plan.of if storage == plan.of.storage else replace(plan.of, storage=storage)
+
+
+def _even(placement: Placement) -> Placement:
+    dims = tuple(tuple(one for one in dim if not isinstance(one.layout, Padded)) for dim in placement.dims)
+    return placement if dims == placement.dims else replace(placement, dims=dims)
+
+
 def _of_experts(param: Param, found: Loops) -> bool:
     return any(stem(name) == "experts" for names in found.dims[param.value] for name in names)
 
@@ -88,9 +108,11 @@ def _expands(graph: Graph, index: int, chosen: Mapping[str, Strategy]) -> bool:
     return any(factor.expanded and factor.name in split for factor in rule.factors)
 
 
-def cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh) -> Placement:
+def cut_further(
+    placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh, *, pads: bool = True
+) -> Placement:
     """A placement that adds the axes with copies to the first dimension that all of them divide together; if there is
-    none, to the first dimension, padded, as `fully_shard` does. A scalar stays whole."""
+    none, to the first dimension, padded, as `fully_shard` does. A scalar stays whole; without padding, so does that."""
     dims = list(placement.dims)
     new = tuple(axis for axis in axes if placement.on(axis) is None)
     plain = tuple(map(Shard, new))
@@ -100,6 +122,8 @@ def cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str],
     if at is not None:
         dims[at] = (*dims[at], *plain)
         return Placement(tuple(dims), placement.partial)
+    if not pads:
+        return placement
     left = placement.local_shape(shape, mesh)[0]
     sizes = [mesh.axis(axis).size for axis in new]
     runs = [ceil(left / prod(sizes)) * prod(sizes[place + 1 :]) for place in range(len(new))]

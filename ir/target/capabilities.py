@@ -12,7 +12,7 @@ emit for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -43,6 +43,7 @@ from meshwright.ir.names import CONTEXT, CONTEXTS, name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.degrees import BATCH
 from meshwright.ir.names.pinned import of_weights
+from meshwright.ir.names.storage import without_padding
 from meshwright.ir.program.lower_body import Lowering
 from meshwright.ir.program.spread import compute_placements
 from meshwright.ir.rules.registry import rule_of
@@ -192,6 +193,17 @@ class Capabilities:
     def executed(self, move: str) -> str:
         """The collective that the target's library runs for a reshard step."""
         return next((line.executes or line.name for line in self.moves if line.name == move), move)
+
+    @property
+    def pads(self) -> bool:
+        """Whether storage is padded that its shards do not divide; it stays whole otherwise."""
+        return "padded" in _names(self.layouts)
+
+    def stored(self, decisions: Decisions) -> Decisions:
+        """The plan with storage as the target has it."""
+        plans = decisions.plans if self.pads else tuple(map(without_padding, decisions.plans))
+        same = all(one is other for one, other in zip(plans, decisions.plans, strict=True))
+        return decisions if same else replace(decisions, plans=plans)
 
     def ran(self, zero: int, microbatches: int) -> dict[str, Any]:
         """Named degrees that differ when the target runs them (`keeps_whole`, `regathers`)."""

@@ -104,7 +104,8 @@ class Storing:
     def way(
         self, param: Param, compute: Placement, grad: Placement, sharding: Sharding, over: tuple[str, ...]
     ) -> Stored:
-        cut = cut_further(compute, self.graph.types[param.value].shape, over, self.mesh)
+        shape, pads = self.graph.types[param.value].shape, self.terms.target.pads
+        cut = cut_further(compute, shape, over, self.mesh, pads=pads)
         storage = in_shards(param.path, sharding, compute, cut)
         gather_s = self.moved(param, storage.params, compute, "parameter", "parameters")
         reduced_s, since = 0.0, grad

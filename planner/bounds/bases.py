@@ -9,7 +9,7 @@ of every shape from below. A stage may lie anywhere: where devices or links diff
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -110,9 +110,23 @@ class Piece:
     @cached_property
     def states(self) -> tuple[Held, Held]:
         """Parameter state outside the experts and inside."""
+        return self._held(lambda path: True)
+
+    def shared(self, copies: tuple[int, int]) -> tuple[Held, Held]:
+        """That of parameters of which so many copies outside the experts, and inside, divide a dimension."""
+        shapes = {
+            slot.path: one.placement.local_shape(one.type.shape, self.body.mesh)
+            for slot in self.body.params
+            for one in [self.body.locals[slot.value]]
+        }
+        return self._held(lambda path: any(not extent % copies[path in self.inside] for extent in shapes[path]))
+
+    def _held(self, meant: Callable[[str], bool]) -> tuple[Held, Held]:
         held = [Held(), Held()]
         read = _read_backward(self.body)
         for path, stored, gradient, optimizer in self.memory.slots:
+            if not meant(path):
+                continue
             elements = stored / self.workload.states.stored if path not in self.left else 0.0
             own = Held(
                 elements,

@@ -215,14 +215,16 @@ class Bounds:
         wider = [use for use in found if use in outside or use.outside == "tp"]
         fewer = [use for use in over[1] if use.outside != "tp"]
         idle = prod(use.size for use in inside if use.outside == "tp")
+        parts = prod(use.size for use in storing[0]), prod(use.size for use in storing[1])
         gathers, again, reduces = {}, {}, {}
         for name, piece in self.base.pieces.items():
             dense, expert = piece.states
+            cut, cut_expert = piece.states if common.setting.target.pads else piece.shared(parts)
             gathers[name] = moved(
-                "all_gather", *zip(_bytes(dense.elements, expert.elements, states.used), storing, strict=True)
+                "all_gather", *zip(_bytes(cut.elements, cut_expert.elements, states.used), storing, strict=True)
             )
             again[name] = moved(
-                "all_gather", *zip(_bytes(dense.again, expert.again, states.used), storing, strict=True)
+                "all_gather", *zip(_bytes(cut.again, cut_expert.again, states.used), storing, strict=True)
             )
             whole, split, experts = _bytes(piece.whole, dense.elements - piece.whole, expert.elements, states.reduced)
             reduces[name] = min(

@@ -19,6 +19,8 @@ from meshwright.cost_models.ledger.ledger import PHASES
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants, published
 from meshwright.ir.decisions.sharding import ZERO
+from meshwright.ir.sharding.mesh import Mesh
+from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.target.workload import STACKS
 from meshwright.planner.bounds import bases
 from meshwright.planner.bounds.bases import Base, Held, Piece, Room, Seconds, copies, places, seconds
@@ -623,7 +625,7 @@ def test_what_copies_take_to_gather_and_to_reduce(
 
     states: Any = SimpleNamespace(used=2.0, reduced=4.0)
     shared: Any = SimpleNamespace(
-        setting=SimpleNamespace(ran=lambda config: config),
+        setting=SimpleNamespace(ran=lambda config: config, target=SimpleNamespace(pads=True)),
         prices=Prices(cluster, published()),
         workload=SimpleNamespace(states=states),
         library="nccl",
@@ -640,6 +642,10 @@ def test_what_copies_take_to_gather_and_to_reduce(
     assert wired.again["a"] == pytest.approx(taken("all_gather", again))
     assert wired.reduces["a"] == pytest.approx(taken(kind, reduces))
     assert (wired.sharding, wired.regather) == (asked.sharding, True)
+    shared.setting.target.pads = False  # what copies do not divide is not gathered then, and reduced all the same
+    piece.shared = lambda copies: (replace(KEPT, elements=0, again=0), replace(INSIDE, elements=0, again=0))
+    whole = Bounds(shared, base).wires(asked)
+    assert (whole.gathers["a"], whole.again["a"], whole.reduces) == (0, 0, wired.reduces)
 
 
 def test_the_work_of_a_micro_batch_on_all_stages() -> None:
@@ -735,6 +741,21 @@ def test_what_is_not_trained_is_stored_too(monkeypatch: pytest.MonkeyPatch) -> N
     dense, expert = body(monkeypatch, untrained=(("frozen.w", 24.0), ("e.w", 8.0), ("table", 5.0))).states
     assert dense == replace(plain[0], parameters=plain[0].parameters + 24 + 5, untrained=6)
     assert expert == replace(plain[1], parameters=plain[1].parameters + 8, untrained=2)
+
+
+def test_what_copies_divide_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some dimension, by all that hold it: five ranks hold what is inside the experts, two the rest. No scalar."""
+    found = body(monkeypatch)
+    shapes = {"x.w": (2, 5), "w": (), "cut": (3,), "e.w": (10, 10), "tied": (1000,), "table": ()}
+    own: Any = found.body
+    for slot in own.params:
+        slot.value = slot.path
+    types = {path: (SimpleNamespace(shape=shape), Placement.replicated(len(shape))) for path, shape in shapes.items()}
+    own.locals = {path: SimpleNamespace(type=type_, placement=where) for path, (type_, where) in types.items()}
+    own.mesh = Mesh(())
+    assert [one.elements for one in found.shared((2, 5))] == [10, 100]
+    assert [one.elements for one in found.shared((3, 7))] == [3, 0]
+    assert found.shared((1, 1))[0].elements == 10 + 3
 
 
 @pytest.mark.parametrize(

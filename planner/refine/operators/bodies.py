@@ -117,7 +117,8 @@ class Bodies:
         changed = tuple(
             new.name for old, new in zip(self.decisions.plans, plans, strict=True) if not same_plan(old, new)
         )
-        trial = self.bench.setting.allowed(replace(self.decisions, plans=plans), self.fold)
+        setting = self.bench.setting
+        trial = setting.allowed(setting.target.stored(replace(self.decisions, plans=plans)), self.fold)
         return replace(self.start, decisions=trial, prediction=self.bench.judged(trial, self.fold), changed=changed)
 
     def tried(self, best: Candidate, instead: Mapping[str, BodyPlan]) -> Candidate | None:
