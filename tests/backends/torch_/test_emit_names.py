@@ -22,6 +22,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.emit.write.frame.imports import IMPORTED
 from meshwright.ir.frontends.door import load_model, twin_of
 from meshwright.ir.frontends.twin import Scale
 from tests.backends.torch_.emitted import ROOT, subject
@@ -113,6 +114,8 @@ def called(text: str) -> set[str]:
 @given(names=st.lists(st.sampled_from(EVIL) | NAMES, min_size=len(MARKS) + 1, max_size=len(MARKS) + 1, unique=True))
 @example(names=[f"{EVIL[0]}{number}" for number in range(len(MARKS) + 1)])
 @example(names=[f"{chr(97 + number)}{one}" for number, one in enumerate((EVIL * 2)[: len(MARKS) + 1])])
+@example(names=sorted(IMPORTED)[: len(MARKS) + 1])
+@example(names=sorted(IMPORTED)[-len(MARKS) - 1 :])
 def test_printed_code_calls_nothing_that_names_say(
     kind: str, names: list[str], planned: Callable[[str], Subject]
 ) -> None:

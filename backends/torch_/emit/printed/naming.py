@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.language.moves import NAMES
 from meshwright.backends.torch_.emit.read.pipeline import FIRST, HANDED
-from meshwright.backends.torch_.emit.write.frame.imports import names_in
+from meshwright.backends.torch_.emit.write.frame.imports import IMPORTED, names_in
 from meshwright.ir.quoting import is_name, literal
 
 FORWARD = "model_forward"
@@ -17,11 +17,9 @@ FORWARD = "model_forward"
 
 RESERVED = frozenset(
     (
-        *(*dir(builtins), *keyword.kwlist, *NAMES),
+        *(*dir(builtins), *keyword.kwlist, *NAMES, *IMPORTED),
         *(FORWARD, "make_optimizer", FIRST, HANDED),
         *("self", "model", "mesh", "index", "block", "share", "others", TERMS),
-        *("torch", "nn", "F", "dist", "funcol", "functools", "partial", "cast", "Any", "Callable", "Sequence"),
-        *("Tensor", "DTensor", "DeviceMesh", "Replicate", "Shard", "Partial"),
     )
 )
 """Names that scripts have for something else."""

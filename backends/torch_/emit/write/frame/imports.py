@@ -63,6 +63,8 @@ FROM = {
     "torchao.float8": ("convert_to_float8_training",),
 }
 """What a script may use, by the module that has it."""
+IMPORTED = frozenset((*STANDARD, *WHOLE, *(name for names in FROM.values() for name in names)))
+"""The names of all of that."""
 
 
 @lru_cache(maxsize=4096)
