@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+EXACT, IN_FP64 = 1e-5, 1e-9
+"""What values may be off by, relative to their measure, where they were computed in fp32, and in fp64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,13 @@ class Off:
 
     def __str__(self) -> str:
         return f"{self.what} is off by {self.by:.1e}, {self.allowed:.0e} allowed"
+
+
+def left_in_fp64(before: Iterable[Off], wide: Iterable[Off]) -> tuple[Off, ...]:
+    """Of the values that are off in fp64, those that rounding does not explain: what makes much of it does so there,
+    too, and may be off by as much of what it was off by in fp32 as values may be off by in fp32."""
+    was = {one.what: min(one.by, 1.0) for one in before}
+    return tuple(one for one in wide if not one.by <= EXACT * was.get(one.what, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ MOST_HALVINGS = 6
 MOST_TIMES = 64
 """Hosts that are tried, as a multiple of those that there are."""
 ENOUGH = 8
-"""One part in so many of a number of hosts is not asked about."""
+"""One part in so many of a number of hosts is not asked about: each number costs a search of its own."""
 LEAST_SEQ = 128
 """Tokens: nobody trains on less to make a model fit."""
 

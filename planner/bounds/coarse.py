@@ -324,10 +324,8 @@ class CoarseBounds:
         states, common = self.common.workload.states, self.common
         for sharded in (False, True):
             read = np.zeros(len(common.calls))
-            if not common.stack.by_torch:
-                yield read
-                continue
-            for held, apart, many in zip(self.whole, _apart(config), copies(config), strict=True):
+            sides = zip(self.whole, _apart(config), copies(config), strict=True) if common.stack.by_torch else ()
+            for held, apart, many in sides:
                 arrives = sharded and many > 1
                 times = (states.casts or arrives) + (arrives and common.pools and common.prefetches)
                 read += times * states.used / apart * np.array([one.elements for one in held])

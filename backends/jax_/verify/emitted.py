@@ -28,12 +28,11 @@ from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.hlo import Collective, collectives
 from meshwright.backends.jax_.verify.pipelines import taken
 from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, predicted
-from meshwright.backends.results import Off, Verified
+from meshwright.backends.results import EXACT, IN_FP64, Off, Verified, left_in_fp64
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.graph.fold import Fold
 
-EXACT, EXACT_IN_FP64 = 1e-5, 1e-9
 APART = "cpu-all-reduce-combiner"
 """The pass of XLA that joins all-reduces."""
 QUICK = "--xla_backend_optimization_level=0"
@@ -151,8 +150,8 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
     printed = printed_in(Shardings(subject))
     program, usual = (subject.program, REWRITES) if printed is None else (printed.subject.program, OF_PRINTED)
     planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual)
-    off = {name: by for name, by in ran.off.items() if not by <= EXACT}
-    left = decided(off, ran.in_fp64) if ran.in_fp64 is not None else tuple(Off(*one, EXACT) for one in off.items())
+    off = beyond(ran.off, EXACT)
+    left = off if ran.in_fp64 is None else left_in_fp64(off, beyond(ran.in_fp64, IN_FP64))
     return Verified(
         ranks=subject.ranks,
         steps=ran.steps,
@@ -171,11 +170,9 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
     )
 
 
-def decided(off: Mapping[str, float], in_fp64: Mapping[str, float]) -> tuple[Off, ...]:
-    """The values that differ in fp64, too: by more than rounding there, or than a hundred-thousandth of what they were
-    off by before."""
-    most = {name: max(EXACT_IN_FP64, EXACT * min(off.get(name, 0.0), 1.0)) for name in in_fp64}
-    return tuple(Off(name, by, most[name]) for name, by in in_fp64.items() if not by <= most[name])
+def beyond(off: Mapping[str, float], allowed: float) -> tuple[Off, ...]:
+    """The values that are off by more than is allowed."""
+    return tuple(Off(name, by, allowed) for name, by in off.items() if not by <= allowed)
 
 
 def summary(executed: Mapping[Collective, int]) -> tuple[tuple[str, str, int, int], ...]:

@@ -33,12 +33,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.backends.results import Off, Verified
+from meshwright.backends.results import Off, Verified, left_in_fp64
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.verify.apart import Apart, apart_of
 from meshwright.backends.torch_.verify.equal import FLOOR, Compared, close, compared, distances
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
-from meshwright.backends.torch_.verify.reference import EXACT, LOW, Reference, Stepped
+from meshwright.backends.torch_.verify.reference import LOW, Reference, Stepped
 from meshwright.backends.torch_.verify.run.counting import Collective
 from meshwright.backends.torch_.verify.run.ranks import IN_FP64, START
 from meshwright.ir.errors import RanksFailed
@@ -118,8 +118,7 @@ def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]
 
 def _decided(narrow: Verified, wide: Verified) -> Verified:
     """The verdict on a run in fp32, given the run in fp64."""
-    before = {one.what: min(one.by, 1.0) for one in narrow.off}
-    off = tuple(one for one in wide.off if not one.by <= EXACT * before.get(one.what, 0.0))
+    off = left_in_fp64(narrow.off, wide.off)
     rounded = 0 if wide.unlike or off else narrow.apart
     return replace(narrow, rounded=rounded, in_fp64=wide.worst, unlike=wide.unlike, off=off)
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.func import functional_call
 
+from meshwright.backends.results import EXACT, IN_FP64
 from meshwright.backends.torch_.verify.apart import Apart
 from meshwright.backends.torch_.verify.run.loading import load
 from meshwright.backends.torch_.verify.run.precise import precise, widened
@@ -36,10 +37,10 @@ from meshwright.ir.target.workload import Workload
 
 SEED = 0
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-EXACT, IN_FP64, IN_BF16 = 1e-5, 1e-9, 2**-5
-"""What tensors may differ by, where they were computed in fp32, in fp64, and in bf16: eight times the distance of
-neighbouring numbers. Products in bf16 round what they yield, and what is added up in another order, or over another
-part of the batch, rounds otherwise."""
+IN_BF16 = 2**-5
+"""What tensors may differ by where they were computed in bf16: eight times the distance of neighbouring numbers.
+Products in bf16 round what they yield, and what is added up in another order, or over another part of the batch, rounds
+otherwise."""
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precisions that are compared as those in bf16 are."""

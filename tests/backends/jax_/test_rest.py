@@ -15,7 +15,8 @@ pytest.importorskip("jax")
 
 from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.emit.shardings import Shardings
-from meshwright.backends.jax_.verify.emitted import EXACT, decided, verdict
+from meshwright.backends.jax_.verify.emitted import beyond, verdict
+from meshwright.backends.results import EXACT, IN_FP64, left_in_fp64
 from meshwright.ir.errors import EmissionLoss, EmissionModel
 from tests.backends.jax_.planned import LLAMA, ROOT, ZOO, ran_together, subject
 from tests.backends.torch_.emitted import unclean
@@ -87,11 +88,8 @@ def test_a_loop_of_ones_own_hands_on_what_its_model_holds() -> None:
 
 def test_rounding_is_told_from_faults_in_fp64() -> None:
     """A fault is as large there; of what was off by more than rounding a hundred-thousandth may be left."""
-    off = {"noise": 2e-5, "fault": 1e-3, "kink": 0.2}
-    assert decided(off, {"noise": 1e-14, "kink": 1e-6}) == ()
-    assert [one.what for one in decided(off, {"noise": 1e-8, "fault": 1e-3, "other": 1e-7})] == [
-        "noise",
-        "fault",
-        "other",
-    ]
-    assert decided(off, {"fault": 2e-5})[0].allowed == EXACT * 1e-3
+    off = beyond({"noise": 2e-5, "fault": 1e-3, "kink": 0.2, "fine": 1e-6}, EXACT)
+    assert [one.what for one in off] == ["noise", "fault", "kink"]
+    assert left_in_fp64(off, beyond({"noise": 1e-14, "kink": 1e-6}, IN_FP64)) == ()
+    found = left_in_fp64(off, beyond({"noise": 1e-8, "fault": 1e-3, "other": 1e-7, "nan": float("nan")}, IN_FP64))
+    assert [one.what for one in found] == ["noise", "fault", "other", "nan"]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.backends.results import Verified
+from meshwright.backends.results import EXACT, IN_FP64, Verified
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import verify
-from meshwright.backends.torch_.verify.reference import EXACT, IN_FP64
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
 from meshwright.ir.target.combined import COMBINED
 from tests.backends.torch_.emitted import ROOT, job, subject, unclean, written

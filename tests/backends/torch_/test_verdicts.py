@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from meshwright.backends.results import Verified
+from meshwright.backends.results import EXACT, IN_FP64, Verified
 from meshwright.backends.torch_.verify import emitted
 from meshwright.backends.torch_.verify.apart import Apart
 from meshwright.backends.torch_.verify.emitted import Job, verify
 from meshwright.backends.torch_.verify.groups import Group
 from meshwright.backends.torch_.verify.predicted import Predicted
-from meshwright.backends.torch_.verify.reference import EXACT, IN_BF16, IN_FP64, ROUNDINGS, Reference
+from meshwright.backends.torch_.verify.reference import IN_BF16, ROUNDINGS, Reference
 from meshwright.ir.analysis.weights import Step, Weight
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.sharding.mesh import Mesh
