@@ -21,7 +21,8 @@ from meshwright.cost_models.profile import StepConstants, kind_of_step
 from meshwright.cost_models.schedule import Seconds, Simulated, compiled, makes_weights_apart, simulate
 from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.graph.graph import ITEMSIZE
-from meshwright.ir.program.program import Program, Stage, Transfer
+from meshwright.ir.program.crossing import Transfer
+from meshwright.ir.program.program import Program, Stage
 from meshwright.ir.schedules import work_of
 from meshwright.ir.sharding.rank_classes import RankClass
 from meshwright.ir.target.workload import Stack, Workload
@@ -45,9 +46,8 @@ class Step:
         self.kinds: list[tuple[str, Kind]] = [("overlap", kind_of_step()), ("memory", kind_of_memory())]
         self.accumulates = program.microbatches > 1
         self.apart = makes_weights_apart(work_of(program))
-        bodies = {body.name: body for body in program.bodies}
-        self.ledgers = {name: prices.ledger(body, workload, self.accumulates) for name, body in bodies.items()}
-        self.bodies = bodies
+        self.bodies = {body.name: body for body in program.bodies}
+        self.ledgers = {name: prices.ledger(body, workload, self.accumulates) for name, body in self.bodies.items()}
         self.runs = [self.run_costs(stage) for stage in program.stages]
         self.first = self.first_alike()
         self.costs = self.each(self.stage_costs)

@@ -27,7 +27,8 @@ from typing import Literal
 from meshwright.cost_models.memory.body import BodyMemory
 from meshwright.cost_models.memory.in_flight import State
 from meshwright.ir.graph.graph import ITEMSIZE
-from meshwright.ir.program.program import Program, Transfer
+from meshwright.ir.program.crossing import Transfer
+from meshwright.ir.program.program import Program
 from meshwright.ir.schedules.written import computing
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement

@@ -18,8 +18,9 @@ from typing import Any
 from meshwright.ir.errors import WaitCircle
 from meshwright.ir.graph.fold import Call, Fold, joined
 from meshwright.ir.interp.bodies import BodyRun, Environment, Kernels, Shards, Tensor, collect, shard
+from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.program.lower import Port, port_of, sources_of
-from meshwright.ir.program.program import Action, BodyProgram, ParamSlot, Program, Statement, Transfer
+from meshwright.ir.program.program import Action, BodyProgram, ParamSlot, Program, Statement
 from meshwright.ir.program.split_backward import halves
 
 
@@ -208,8 +209,8 @@ class _Step:
     def back(self, port: Port, shards: Shards, from_stage: int, to_stage: int) -> Shards:
         hop = self.hop(port, to_stage, from_stage)
         one, other = self.program.stages[from_stage].mesh, self.program.stages[to_stage].mesh
-        whole = collect(self.kernels, shards, hop.target, one, f"gradient of {port}")
-        return shard(self.kernels, whole, hop.type, hop.source, other)
+        whole = collect(self.kernels, shards, hop.gradient(hop.target), one, f"gradient of {port}")
+        return shard(self.kernels, whole, hop.type, hop.gradient(hop.source), other)
 
     def hop(self, port: Port, from_stage: int, to_stage: int) -> Transfer:
         return next(

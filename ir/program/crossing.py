@@ -1,4 +1,4 @@
-"""Transfers between two stages, message by message: which rank sends which part of a value to whom.
+"""Transfers between two stages, and their messages: which rank sends which part of a value to whom.
 
 Both stages may have other numbers of ranks, and cut the value in other ways. Every rank of the receiving stage gets its
 shard, and every element of it once, from a rank that has it. Ranks that have the same are asked by turns: of the ranks
@@ -14,12 +14,37 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from meshwright.ir.graph.graph import Type
 from meshwright.ir.sharding.layouts import Span
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Placement
+from meshwright.ir.sharding.placement import Partial, Placement
 
 Box = tuple[tuple[Span, ...], ...]
 """Of every dimension the indices that a rank has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A value that crosses from one stage to another, with the index ranges that each rank sends.
+
+    `source` and `target` are placements on the two stages' meshes. A gradient travels the same way back; what is still
+    partial of it stays so, and every rank passes its own part to the rank that stands alike.
+    """
+
+    call: int
+    output: int
+    from_stage: int
+    to_stage: int
+    type: Type
+    source: Placement
+    target: Placement
+    differentiable: bool
+    waiting: tuple[str, ...] = ()
+    """Axes over which its gradient is still to be added up, on both stages."""
+
+    def gradient(self, value: Placement) -> Placement:
+        """The placement of the gradient where the value is placed so."""
+        return Placement(value.dims, tuple(map(Partial, self.waiting)))
 
 
 @dataclass(frozen=True, slots=True)

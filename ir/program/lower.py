@@ -19,8 +19,9 @@ from meshwright.ir.decisions.offload import NOTHING, offloaded, waiting_calls
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross, PlanRepeated, WorkloadImpossible, within
 from meshwright.ir.graph.fold import Call, Fold, FromInput, FromPrevious, Source
 from meshwright.ir.graph.graph import Graph, Op
+from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.program.lower_body import Lowering, lower_body
-from meshwright.ir.program.program import BodyProgram, Entry, Program, Run, Stage, Tie, Transfer
+from meshwright.ir.program.program import BodyProgram, Entry, Program, Run, Stage, Tie
 from meshwright.ir.program.ties import casts_in_units, with_added
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import ActionList, Shape, verify_work, work_lists
@@ -249,6 +250,7 @@ class _Boundaries:
         self.calls, self.sources = wired.calls, wired.sources
         self.agreed: set[tuple[str, str, int, int]] = set()
         """(maker, reader, output, input) of neighbours in a stage that were found to agree; repeats do too."""
+        self.meshes = [stage.mesh for stage in decisions.stages]
         self.stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
         self.program = [
             bodies[plan.name]
@@ -295,12 +297,19 @@ class _Boundaries:
             source=self.on(port, stage),
             target=self.on(port, stage + 1),
             differentiable=value in graph.differentiable,
+            waiting=self.waiting(port),
         )
 
     def left(self, port: Port) -> Placement:
         """The placement in which a value leaves the body that makes it."""
         body = self.program[port.call]
         return body.locals[body.outputs[port.output]].placement
+
+    def waiting(self, port: Port) -> tuple[str, ...]:
+        """The axes over which the gradient of a value is still to be added up where its maker is given it."""
+        maker = self.program[port.call]
+        gradient = maker.output_grads[port.output]
+        return tuple(one.axis for one in maker.locals[gradient].placement.partial) if gradient else ()
 
     def arrives(self, number: int, slot: int) -> Placement:
         """The placement in which a call expects one of its inputs."""
@@ -318,8 +327,8 @@ class _Boundaries:
         return Placement.replicated(self.left(port).rank)
 
     def check(self, port: Port, number: int, slot: int) -> None:
-        """Check that within a stage a value leaves one body as the next expects it, and that across stages it is not
-        partial."""
+        """Check that within a stage a value leaves one body as the next expects it, and that across stages neither it
+        nor its gradient is partial, or only the gradient, between ranks that stand alike."""
         maker, reader = self.program[port.call], self.program[number]
         here = self.stage_of[port.call] == self.stage_of[number]
         pair = (maker.name, reader.name, port.output, slot)
@@ -328,11 +337,11 @@ class _Boundaries:
         left, arrives = self.left(port), self.arrives(number, slot)
         place = f"call {port.call} ({maker.name}) -> call {number} ({reader.name})"
         if not here:
-            ends = [left, arrives, *self.gradients_of(port, number, slot)]
-            if any(end.partial for end in ends):
-                raise PartialAcross(
-                    place=place, cause=" -> ".join(map(str, ends)), fix="reduce value and gradient at the boundary"
-                )
+            gradients = self.gradients_of(port, number, slot)
+            sums = {gradient.partial for gradient in gradients} - {()}
+            if left.partial or arrives.partial or (sums and not self.alike(port, number, gradients)):
+                ends = " -> ".join(map(str, (left, arrives, *gradients)))
+                raise PartialAcross(place=place, cause=ends, fix="reduce value and gradient at the boundary")
             if self.on(port, self.stage_of[number]) != arrives:
                 raise BoundaryMismatch(
                     place=place,
@@ -352,6 +361,13 @@ class _Boundaries:
                 fix="give both plans one state",
             )
         self.agreed.add(pair)
+
+    def alike(self, port: Port, number: int, gradients: Sequence[Placement]) -> bool:
+        """Whether these gradients at both ends of a crossing are placed alike, and so is the value on every stage from
+        its maker to this reader."""
+        first, last = self.stage_of[port.call], self.stage_of[number]
+        lies = {(self.meshes[stage], self.on(port, stage)) for stage in range(first, last + 1)}
+        return len(lies) == len(set(gradients)) == 1
 
     def gradients_of(self, port: Port, number: int, slot: int) -> tuple[Placement, ...]:
         """The placements of the gradient at the maker and at the reader, where one flows."""

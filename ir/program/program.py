@@ -29,6 +29,7 @@ from types import MappingProxyType
 
 from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph.graph import ITEMSIZE, Type, Update
+from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.rules.base import Signature
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import Strategy
@@ -326,23 +327,6 @@ class Action:
             return self.kind
         peer = f">{self.peer}" if self.kind.startswith("send") else (f"<{self.peer}" if self.peer >= 0 else "")
         return f"{self.stage}{self.kind}{self.microbatch}{peer}"
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """A value that crosses from one stage to another, with the index ranges that each rank sends.
-
-    `source` and `target` are placements on the two stages' meshes. A gradient travels the same way back.
-    """
-
-    call: int
-    output: int
-    from_stage: int
-    to_stage: int
-    type: Type
-    source: Placement
-    target: Placement
-    differentiable: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from meshwright.ir.decisions.scan import Scanner
 from meshwright.ir.decisions.text import read_mesh, read_placement, read_stage
 from meshwright.ir.graph.graph import Attr, Type, Update
+from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.program.program import (
     Action,
     Add,
@@ -28,7 +29,6 @@ from meshwright.ir.program.program import (
     Stage,
     Statement,
     Tie,
-    Transfer,
     Zero,
 )
 from meshwright.ir.program.text import LISTS, MARKS, NAMED
@@ -95,8 +95,9 @@ def _read_transfer(scanner: Scanner) -> Transfer:
     scanner.expect("->")
     target = read_placement(scanner)
     differentiable = scanner.accept("grad")
+    waiting = scanner.listed(lambda: scanner.word("an axis")) if scanner.accept("waiting") else ()
     scanner.end_line()
-    return Transfer(call, output, from_stage, to_stage, type_, source, target, differentiable)
+    return Transfer(call, output, from_stage, to_stage, type_, source, target, differentiable, waiting)
 
 
 def _pair(scanner: Scanner) -> tuple[int, int]:

@@ -6,7 +6,7 @@ comments from ``#``; names that are not plain are JSON strings:
     program    "program" "x" micro-batches  stage* transfer* actions* tie* body*
     stage      "stage" first..last "on" "(" mesh ")" "ranks" ranks
                ("run" body, … "x" repeats "at" call)*
-    transfer   "transfer" call.output "stage" from "->" to  type placement "->" placement  ["grad"]
+    transfer   "transfer" call.output "stage" from "->" to  type placement "->" placement  ["grad" ["waiting" axes]]
     actions    "actions" "ranks" ranks ":" action …             0F1 0send_F1>1 1recv_F1<0 sync step
     tie        "tie" path "held" stage.call, …
     body       "body" name "for" body "on" "(" mesh ")" "by" style device attention ["fused_loss"] ["copied" precision]
@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from meshwright.ir.decisions.scan import ranges_text, string_text, value_text, values_text, word_text
 from meshwright.ir.graph.graph import Attr
+from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.program.program import (
     Add,
     BodyProgram,
@@ -43,7 +44,6 @@ from meshwright.ir.program.program import (
     Program,
     Ring,
     Statement,
-    Transfer,
     Zero,
 )
 
@@ -122,7 +122,8 @@ def _optional(key: str, name: str | None) -> str:
 
 def _transfer_line(hop: Transfer) -> str:
     head = f"transfer {hop.call}.{hop.output} stage {hop.from_stage} -> {hop.to_stage}"
-    return f"{head}  {hop.type}  {hop.source} -> {hop.target}{' grad' if hop.differentiable else ''}"
+    grad = (" grad" if hop.differentiable else "") + (f" waiting {', '.join(hop.waiting)}" if hop.waiting else "")
+    return f"{head}  {hop.type}  {hop.source} -> {hop.target}{grad}"
 
 
 def statement_text(statement: Statement, body: BodyProgram) -> str:

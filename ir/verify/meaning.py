@@ -37,6 +37,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.graph.fold import Call, Fold, Source
 from meshwright.ir.graph.graph import Graph, Op, Type
+from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.program.kept import COPY, Copies, is_derivative, local_bytes, needs_of, owners, step_of
 from meshwright.ir.program.lower import Port, port_of, sources_of
 from meshwright.ir.program.program import (
@@ -46,7 +47,6 @@ from meshwright.ir.program.program import (
     Gradient,
     Program,
     Ring,
-    Transfer,
     operands_of,
     results_of,
 )
@@ -351,9 +351,11 @@ class _Boundaries:
     def verify_read(self, number: int, slot: int, port: Port) -> None:
         maker, reader = self.bodies[port.call], self.bodies[number]
         place = f"call {port.call} ({maker.name}) -> call {number} ({reader.name})"
-        lies = maker.locals[maker.outputs[port.output]].placement
+        left = lies = maker.locals[maker.outputs[port.output]].placement
+        hops: list[Transfer] = []
         for stage in range(self.stage_of[port.call], self.stage_of[number]):
-            lies = self.hop(place, port, stage, lies)
+            hops.append(self.hop(place, port, stage, lies))
+            lies = hops[-1].target
         arrives = reader.locals[reader.inputs[slot]].placement
         self.same(place, f"the value is {lies}", lies == arrives, f"{arrives}")
         grad, back = reader.input_grads[slot], maker.output_grads[port.output]
@@ -361,13 +363,14 @@ class _Boundaries:
             return
         given = reader.locals[grad].placement
         expected = maker.locals[back].placement
-        if self.stage_of[port.call] != self.stage_of[number]:
-            ends = (arrives, maker.locals[maker.outputs[port.output]].placement)
-            self.same(place, f"its gradient is {given} -> {expected}", (given, expected) == ends, "that of the value")
+        if hops:
+            wanted = hops[-1].gradient(arrives), hops[0].gradient(left)
+            travels = (given, expected) == wanted and len({hop.waiting for hop in hops}) == 1
+            self.same(place, f"its gradient is {given} -> {expected}", travels, "that of the value")
             return
         self.same(place, f"its gradient is {given}", given == expected, f"{expected}")
 
-    def hop(self, place: str, port: Port, stage: int, lies: Placement) -> Placement:
+    def hop(self, place: str, port: Port, stage: int, lies: Placement) -> Transfer:
         hop = self.hops.get((port, stage))
         if hop is None:
             raise TransferMissing(place=place, cause=f"it is not carried on from stage {stage}", fix="add a transfer")
@@ -380,7 +383,7 @@ class _Boundaries:
                 cause=f"the transfer is marked {'with' if hop.differentiable else 'without'} gradient",
                 fix="carry gradients back exactly where they flow",
             )
-        return hop.target
+        return hop
 
     def same(self, place: str, cause: str, holds: bool, wanted: str) -> None:
         if not holds:

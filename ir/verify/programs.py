@@ -34,6 +34,7 @@ from meshwright.ir.errors import (
     WrongType,
 )
 from meshwright.ir.graph.graph import Type
+from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.program.program import (
     Add,
     BodyProgram,
@@ -50,6 +51,7 @@ from meshwright.ir.program.program import (
 )
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.adjoint import Applied, Split, apply
+from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.sharding.reshard import after
 from meshwright.ir.verify.actions import verify_actions
@@ -328,3 +330,17 @@ def _verify_transfers(program: Program) -> None:
             placement.check(hop.type.shape, program.stages[stage].mesh, place)
             if placement.partial:
                 raise PartialAcross(place=place, cause=f"{placement} is partial", fix="reduce it before it crosses")
+        if hop.waiting:
+            _verify_waiting(hop, place, *(program.stages[stage].mesh for stage in stages))
+
+
+def _verify_waiting(hop: Transfer, place: str, mesh: Mesh, other: Mesh) -> None:
+    """Verify that a gradient crosses partial only between ranks that stand alike: who sends it is asked by turns."""
+    for value in (hop.source, hop.target):
+        hop.gradient(value).check(hop.type.shape, mesh, place)
+    if not hop.differentiable or mesh != other or hop.source != hop.target:
+        raise PartialAcross(
+            place=place,
+            cause=f"its gradient is partial over {', '.join(hop.waiting)}",
+            fix="reduce it before it crosses",
+        )

@@ -276,6 +276,13 @@ def with_hop(**changes: Any) -> None:
     verify(replace(PROGRAM, transfers=(replace(PROGRAM.transfers[0], **changes),)))
 
 
+def summed_later() -> None:
+    program = lower(FOLD, template(FOLD, Degrees(dp=2, tp=2, pp=2, microbatches=2)))
+    verify(program)
+    hop, *others = program.transfers
+    verify(replace(program, transfers=(replace(hop, waiting=("tp",)), *others)))
+
+
 def with_actions(edit: Callable[[tuple[Action, ...]], tuple[Action, ...]]) -> None:
     (ranks, first), *others = PROGRAM.actions
     verify(replace(PROGRAM, actions=((ranks, edit(tuple(first))), *others)))
@@ -493,6 +500,11 @@ OTHERS: dict[str, tuple[type[MeshwrightError], Callable[[], object]]] = {
     ),
     "a transfer of another type": (WrongType, lambda: with_hop(type=Type((4, 16, 64), "f64"))),
     "a transfer twice": (WrongTransfer, lambda: verify(replace(PROGRAM, transfers=PROGRAM.transfers * 2))),
+    "a gradient that is no sum at its reader": (BoundaryMismatch, summed_later),
+    "a partial gradient between ranks that stand apart": (
+        PartialAcross,
+        lambda: with_hop(source=Placement.replicated(3), target=Placement.parse("[dp, -, -]"), waiting=("tp",)),
+    ),
     "a transfer past the last stage": (WrongTransfer, lambda: with_hop(from_stage=1, to_stage=2)),
     "a transfer without gradient": (
         ActionMismatch,

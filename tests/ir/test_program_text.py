@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.ir.errors import PlanSyntax
 from meshwright.ir.graph.graph import Type, Update
+from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.program.program import (
     Action,
     Add,
@@ -25,7 +26,6 @@ from meshwright.ir.program.program import (
     Run,
     Stage,
     Tie,
-    Transfer,
     Zero,
     operands_of,
     results_of,
@@ -118,6 +118,7 @@ PROGRAM = Program(
     transfers=(
         Transfer(1, 0, 0, 1, ROW, at("[dp]"), at("[-]"), True),
         Transfer(0, 12, 1, 2, Type((), "i64"), at("[]"), at("[]"), False),
+        Transfer(2, 0, 1, 2, ROW, at("[-]"), at("[-]"), True, ("dp", "tp")),
     ),
     actions=(
         (
@@ -145,6 +146,7 @@ TEXT = f"""program x 3
     run a x 1 at 6
   transfer 1.0 stage 0 -> 1  f32[4]  [dp] -> [-] grad
   transfer 0.12 stage 1 -> 2  i64[]  [] -> []
+  transfer 2.0 stage 1 -> 2  f32[4]  [-] -> [-] grad waiting dp, tp
   actions ranks 0..1: 0F0 0send_F0>1 0recv_B0<1 0I10 12W3 sync step
   actions ranks 5:
   tie "w" held 0.1, 1.2

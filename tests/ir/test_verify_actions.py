@@ -6,7 +6,8 @@ import pytest
 
 from meshwright.ir.errors import ActionMismatch, MeshwrightError, WaitCircle, WorkForeign, WorkMiscounted
 from meshwright.ir.graph.graph import Type
-from meshwright.ir.program.program import Action, Program, Stage, Transfer
+from meshwright.ir.program.crossing import Transfer
+from meshwright.ir.program.program import Action, Program, Stage
 from meshwright.ir.program.reading import parse_program
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement

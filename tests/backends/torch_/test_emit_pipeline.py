@@ -75,6 +75,8 @@ SEVERAL: dict[str, dict[str, Any]] = {
     "two of a stage, zero 3": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
     "two of a stage, tp": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b"},
     "two of a rank, tp": {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "zbv"},
+    "a bias crosses, copies": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "stage_blocks": (1, 3)},
+    "a bias crosses, zero 1": {"pp": 2, "vp": 2, "dp": 2, "microbatches": 4, "schedule": "zbv", "zero": 1},
 }
 """T5: a parameter of three modules, and a bias of positions that goes from stage to stage."""
 TIED_MODEL = f"{Path(__file__).parent / 'llama_tied.py'}:tied"
