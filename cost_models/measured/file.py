@@ -17,6 +17,7 @@ from meshwright.cost_models.measured.measured import (
     AttentionTime,
     Busy,
     Identity,
+    Learned,
     Measured,
     Overheads,
     ProductTime,
@@ -28,7 +29,7 @@ from meshwright.cost_models.measured.measured import (
 from meshwright.ir.errors import BadQuantity, ProfileBroken, ProfileUnreadable
 from meshwright.ir.files.schema import Amount, Count, FileForm, Name, OneOf, Parsed, Positive, Some, Table, Tuple
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 def _day(text: str) -> str:
@@ -118,6 +119,16 @@ class SpreadTable(Table):
     high: Positive
 
 
+class LearnedTable(Table):
+    """A run of a plan that was taken in: the seconds of its step, and what was predicted then."""
+
+    config: Name
+    made: Annotated[str, Parsed(_day)]
+    steps: Count
+    measured_s: Positive
+    predicted_s: Positive
+
+
 class MeasuredTable(Table):
     """A profile file."""
 
@@ -131,6 +142,7 @@ class MeasuredTable(Table):
     slowdown: Amount
     overheads: OverheadsTable
     spreads: Tuple[SpreadTable]
+    learned: Tuple[LearnedTable]
     busy: Annotated[Tuple[BusyTable], Some]
     collectives: Tuple[CurveTable]
 
@@ -179,6 +191,7 @@ def _made(table: MeasuredTable) -> Measured:
         slowdown=table.slowdown,
         overheads=Overheads(**dict(table.overheads)),
         spreads=tuple(Spread(**dict(one)) for one in table.spreads),
+        learned=tuple(Learned(**dict(one)) for one in table.learned),
         busy=tuple(
             Busy(
                 ranks=one.ranks,
@@ -248,6 +261,7 @@ def measured_to_json(found: Measured) -> dict[str, Any]:
         "slowdown": found.slowdown,
         "overheads": asdict(found.overheads),
         "spreads": [asdict(one) for one in found.spreads],
+        "learned": [asdict(one) for one in found.learned],
         "busy": [_busy_to_json(one) for one in found.busy],
         "collectives": [
             {

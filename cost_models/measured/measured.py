@@ -192,6 +192,21 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """A run of a plan that was taken in (`plan compare --learn`): the seconds of its step, and what was predicted then.
+
+    - `config` is the plan, in its names.
+    """
+
+    config: str
+    made: str
+    """The day, as YYYY-MM-DD."""
+    steps: int
+    measured_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """All measurements of one machine.
 
@@ -215,6 +230,8 @@ class Measured:
     overheads: Overheads = NO_OVERHEADS
     spreads: tuple[Spread, ...] = ()
     """Of each family of plans that whole steps were measured of."""
+    learned: tuple[Learned, ...] = ()
+    """Runs of plans that were taken in since, in order."""
 
     def __post_init__(self) -> None:
         ranks, families = [one.ranks for one in self.busy], [one.family for one in self.spreads]

@@ -342,6 +342,13 @@ def compare(parser: ArgumentParser) -> None:
         metavar="N",
         help="steps at the start that are left out, in which memory is allocated (default: %(default)s)",
     )
+    parser.add_argument(
+        "--learn",
+        nargs="?",
+        const="",
+        metavar="PROFILE",
+        help="teach a profile by the run, so that later plans are priced nearer to it: that of this machine, or a file",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 

@@ -29,7 +29,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Plan]:
 
 
 def prices(plans: list[Plan], *values: float) -> dict[str, float]:
-    found = residuals._prices(with_values(hand(), np.array(values)), plans)
+    found = residuals.prices(with_values(hand(), np.array(values)), plans)
     return {str(plan.case.words[1]): float(price) for plan, price in zip(plans, found, strict=True)}
 
 
@@ -70,9 +70,9 @@ def test_overheads_fall_on_what_they_are_called_after(plans: list[Plan]) -> None
 
 def test_values_are_found_from_the_steps_that_follow_from_them(plans: list[Plan]) -> None:
     truth = np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-9, 3e-4, 1e-3])
-    seconds = list(residuals._prices(with_values(hand(), truth), plans))
+    seconds = list(residuals.prices(with_values(hand(), truth), plans))
     found = fitted(hand(), plans, seconds)
-    again = residuals._prices(found, plans)
+    again = residuals.prices(found, plans)
     assert again == pytest.approx(seconds, rel=0.02)
     assert found.busy[-1].scale == pytest.approx(1.7, rel=0.1)
     assert found.overheads.weights_s == pytest.approx(2e-3, rel=0.1)
@@ -84,7 +84,7 @@ def test_values_are_found_from_the_steps_that_follow_from_them(plans: list[Plan]
 
 def test_intervals_hold_what_the_fit_has_not_seen(plans: list[Plan]) -> None:
     """One kind of plan in three is half as slow again as any fit would have it: its family's interval says so."""
-    seconds = residuals._prices(with_values(hand(), np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-9, 3e-4, 1e-3])), plans)
+    seconds = residuals.prices(with_values(hand(), np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-9, 3e-4, 1e-3])), plans)
     odd = np.array([1.5 if "gpipe" in plan.case.words[1] else 1.0 for plan in plans])
     spreads = {one.family: one for one in fitted(hand(), plans, list(seconds * odd)).spreads}
     assert spreads["pipeline"].high > 1.2
@@ -92,7 +92,7 @@ def test_intervals_hold_what_the_fit_has_not_seen(plans: list[Plan]) -> None:
 
 def test_the_model_that_an_interval_is_of_is_left_out(plans: list[Plan]) -> None:
     """A second model whose steps take twice as long as the first's would have it: neither fit foresees the other."""
-    seconds = residuals._prices(with_values(hand(), np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-9, 3e-4, 1e-3])), plans)
+    seconds = residuals.prices(with_values(hand(), np.array([1.7, 3e-5, 4e-4, 2e-3, 6e-4, 1e-9, 3e-4, 1e-3])), plans)
     others = [replace(plan, case=replace(plan.case, words=("other", plan.case.words[1]))) for plan in plans]
     spreads = fitted(hand(), [*plans, *others], [*seconds, *(2 * seconds)]).spreads
     assert {one.family: one.plans for one in spreads} == {"one stage": 16, "pipeline": 10}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -67,12 +67,18 @@ CHANGES = {"scale": 0.1, "launch_s": 1e-5} | {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A plan of a reference model: its case, its program and its question's evaluator, its script."""
+class Priced:
+    """A program and the question whose cluster it runs on: it can be priced by any profile."""
 
-    case: Case
     program: Program
     ask: Ask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Priced):
+    """A plan of a reference model: its case and its script."""
+
+    case: Case
     script: Path
 
 
@@ -139,7 +145,7 @@ def fitted(found: Measured, plans: Sequence[Plan], seconds: Sequence[float]) -> 
     """The profile under which these steps take these seconds, as nearly as may be."""
     x, measured = np.eye(len(CHANGES))[0], np.array(seconds)
     for _ in range(ROUNDS_OF_FIT if plans else 0):
-        base, slopes = _prices(with_values(found, x), plans), _slopes(found, plans, x)
+        base, slopes = prices(with_values(found, x), plans), slopes_at(found, plans, x)
         x = least_squares(slopes / measured[:, None], (measured - base + slopes @ x) / measured)
     return replace(with_values(found, x), spreads=_spreads(found, plans, measured, x)) if plans else found
 
@@ -151,7 +157,7 @@ QUANTILES = (0.1, 0.9)
 def _spreads(found: Measured, plans: Sequence[Plan], measured: Vector, x: Vector) -> tuple[Spread, ...]:
     """How far the steps of each family are from what is predicted without their model: as a user's model, it is left
     out of the fit, which is linear from where it ended. Of one model alone, each plan is left out."""
-    base, slopes = _prices(with_values(found, x), plans), _slopes(found, plans, x)
+    base, slopes = prices(with_values(found, x), plans), slopes_at(found, plans, x)
     rows, wanted = slopes / measured[:, None], (measured - base + slopes @ x) / measured
     ratios: dict[str, list[float]] = {}
     for index, plan in enumerate(plans):
@@ -167,21 +173,28 @@ def _spreads(found: Measured, plans: Sequence[Plan], measured: Vector, x: Vector
     )
 
 
-def _slopes(found: Measured, plans: Sequence[Plan], x: Vector) -> Vector:
+def slopes_at(found: Measured, plans: Sequence[Priced], x: Vector) -> Vector:
     """What a change of each value costs each plan."""
-    base = _prices(with_values(found, x), plans)
+    base = prices(with_values(found, x), plans)
     changes = np.array(list(CHANGES.values()))
-    moved = [_prices(with_values(found, x + change), plans) for change in np.diag(changes)]
+    moved = [prices(with_values(found, x + change), plans) for change in np.diag(changes)]
     return np.array([(one - base) / change for one, change in zip(moved, changes, strict=True)]).T
 
 
-def _prices(measured: Measured, plans: Sequence[Plan]) -> Vector:
+def prices(measured: Measured, plans: Sequence[Priced]) -> Vector:
+    """The seconds of a step of each plan by a profile."""
     profile = calibrated(measured)
     evaluators: dict[int, Evaluator] = {}
     for plan in plans:
         if id(plan.ask) not in evaluators:
             evaluators[id(plan.ask)] = Evaluator(plan.ask.cluster, profile)
     return np.array([evaluators[id(plan.ask)](plan.program).step_time_s for plan in plans])
+
+
+def values_of(found: Measured) -> Vector:
+    """What a profile has of each value."""
+    values = {"scale": found.busy[-1].scale, "launch_s": found.busy[-1].launch_s} | asdict(found.overheads)
+    return np.array([values[name] for name in CHANGES])
 
 
 def with_values(found: Measured, x: Vector) -> Measured:

@@ -1,17 +1,27 @@
-"""`plan compare PLAN LOG`: what a run of an emitted script measured, beside what was predicted of it."""
+"""`plan compare PLAN LOG`: what a run of an emitted script measured, beside what was predicted of it; and with
+`--learn` what the run teaches the profile of its machine."""
 
 from __future__ import annotations
 
 import json
 import sys
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 
-from meshwright.ir.errors import LogUnreadable
+from meshwright.calibrate.kept import kept_for
+from meshwright.calibrate.samples import replaced
+from meshwright.cost_models.measured.file import load_measured, measured_text
+from meshwright.ir.errors import ArgumentsMissing, LogUnreadable
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import LINES_BYTES
-from meshwright.planner.answer.compare import check_tokens, read_run, to_json
+from meshwright.ir.target.capabilities import PROCESSOR
+from meshwright.planner.answer.compare import Run, check_tokens, read_run, to_json
+from meshwright.planner.answer.measured.learned import Lesson, taught
+from meshwright.planner.cli.output import unwritable
 from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import reload
+from meshwright.planner.plan.types import Plan
 
 
 def run(args: Namespace) -> int:
@@ -25,10 +35,33 @@ def run(args: Namespace) -> int:
         ) from None
     measured = read_run(text, str(log), args.skip)
     check_tokens(measured, plan, str(log))
+    lesson = None if args.learn is None else _taught(args.learn, plan, measured)
     if args.json:
-        sys.stdout.write(f"{json.dumps(to_json(plan, measured), indent=2)}\n")
+        told = to_json(plan, measured) | ({"learned": asdict(lesson)} if lesson else {})
+        sys.stdout.write(f"{json.dumps(told, indent=2)}\n")
         return 0
-    from meshwright.planner.cli.views.compare import show
+    from meshwright.planner.cli.views.compare import show, show_lesson
 
     show(plan, measured)
+    if lesson:
+        show_lesson(lesson)
     return 0
+
+
+def _taught(named: str, plan: Plan, measured: Run) -> Lesson:
+    """Teach the profile that is named, or this machine's, by the run."""
+    kept = None if named else kept_for((PROCESSOR,))
+    if not named and kept is None:
+        raise ArgumentsMissing(
+            place="plan compare --learn",
+            cause="this machine has no profile that could learn",
+            fix="run `plan calibrate` first, or name a profile: --learn FILE",
+        )
+    path = Path(named or str(kept))
+    again = reload(plan)
+    after, lesson = taught(load_measured(path), again, measured, str(path))
+    try:
+        replaced(path, measured_text(after).splitlines())
+    except OSError as error:
+        raise unwritable(path, error, "a file") from None
+    return lesson

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from meshwright.planner.answer.compare import Run, inside, rows
+from meshwright.planner.answer.measured.learned import Lesson
 from meshwright.planner.cli.views.tables import new_console, new_table
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.plan.units import count, nbytes, percent, seconds
@@ -37,3 +38,11 @@ def show(plan: Plan, measured: Run) -> None:
     console.print(
         f"the step is {'inside' if inside(plan, measured) else 'outside'} of what was predicted: {low} to {high}"
     )
+
+
+def show_lesson(lesson: Lesson) -> None:
+    """Print what a profile has learned."""
+    console = new_console()
+    console.print(f"learned  {lesson.profile}: {lesson.runs} run{'s' * (lesson.runs > 1)} so far")
+    told = f"by it this step took {seconds(lesson.before_s)}, and takes {seconds(lesson.after_s)} now"
+    console.print(f"         {told}; measured {seconds(lesson.measured_s)}")

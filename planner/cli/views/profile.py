@@ -31,6 +31,9 @@ def show(found: Measured, path: str) -> None:
     for spread in found.spreads:
         ends = f"{spread.low:.2f} to {spread.high:.2f}"
         console.print(f"plans of {spread.family}: steps take {ends} times what is predicted ({spread.plans} measured)")
+    if found.learned:
+        runs = f"{len(found.learned)} run{'s' * (len(found.learned) > 1)}"
+        console.print(f"learned from {runs} of plans, the last one of {found.learned[-1].made} (plan compare --learn)")
     if found.curves:
         shown = new_table("collectives", "kind", "ranks", "library", "from", "to", "least", "rate of the largest")
         for curve in found.curves:
