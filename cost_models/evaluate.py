@@ -24,9 +24,10 @@ Every second and byte that a user sees comes from here. A step is priced as it r
 3. The pipeline simulator (`schedule`) runs the Program's work lists with these durations and with the transfers between
    stages.
 4. After a group's last backward: reductions of gradients once per step (behind its last micro-batch's backward, where
-   the stack hides `gradients`), the optimizer, gathers of updated parameters (behind the next step's first forward,
-   where it hides `publish`). The step ends with the last group; where groups roll on into the next step without waiting
-   for each other (`rolling`), it takes as long as the group whose own work and waits are longest.
+   the stack hides `gradients`; what is reduced last is behind nothing), the optimizer, gathers of updated parameters
+   (behind the next step's first forward, where it hides `publish`). The step ends with the last group; where groups
+   roll on into the next step without waiting for each other (`rolling`), it takes as long as the group whose own work
+   and waits are longest.
 5. Ranks wait for the slowest of many: the step grows by `straggling` per doubling of hosts.
 
 Memory is `memory`'s. What a price stands on is the weakest provenance among its parts.

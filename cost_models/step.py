@@ -15,9 +15,10 @@ from meshwright.cost_models.hardware.quantity import Kind, weakest
 from meshwright.cost_models.ledger.ledger import PHASES
 from meshwright.cost_models.memory.peak import Holding, held, holdings, kind_of_memory
 from meshwright.cost_models.offload import Host
+from meshwright.cost_models.overlap import last_bucket, together
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
 from meshwright.cost_models.prices import Costs, Prices
-from meshwright.cost_models.profile import StepConstants, kind_of_step
+from meshwright.cost_models.profile import kind_of_step
 from meshwright.cost_models.schedule import Seconds, Simulated, compiled, makes_weights_apart, simulate
 from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.graph.graph import ITEMSIZE
@@ -25,13 +26,10 @@ from meshwright.ir.program.crossing import Transfer
 from meshwright.ir.program.program import Program, Stage
 from meshwright.ir.schedules import work_of
 from meshwright.ir.sharding.rank_classes import RankClass
-from meshwright.ir.target.workload import Stack, Workload
+from meshwright.ir.target.workload import Workload
 
 _ROUNDING = 1e-12
 """Of a sum of seconds, as a share: less than this is no time."""
-_DEVICE = ("matmul", "attention", "memory-bound")
-_VALUES = ("tensor", "context", "expert")
-"""Shares of the step: parts of the device, and what operators wait for."""
 
 T = TypeVar("T")
 
@@ -245,7 +243,8 @@ class Step:
         forward = [self.forwards[index] for index in stages]
         reductions_s, gathers_s = sync.reductions_s + sync.starts_s, publish.published_s
         if "gradients" in self.hides:
-            shown_s = max(0.0, reductions_s - self.left_s(step.covered * after_s, backward))
+            hidden_s = self.left_s(step.covered * after_s, backward)
+            shown_s = max(min(self.last_reduction_s(stages[0]), reductions_s), reductions_s - hidden_s)
             reductions_s = shown_s + step.slowdown * min(reductions_s, step.covered * _seconds(backward))
         if "publish" in self.hides:
             gathers_s = step.slowdown * min(gathers_s, step.covered * _seconds(forward))
@@ -256,6 +255,15 @@ class Step:
             room_s = max(0.0, after_s - sync.reductions_s) if "gradients" in self.hides else 0.0
             found["host"] = self.host.ending_s([self.program.stages[index] for index in stages], room_s)
         return found
+
+    def last_reduction_s(self, stage: int) -> float:
+        """Seconds of what a stage reduces last, behind which nothing runs any more."""
+        own, whole_s = self.program.stages[stage], self.costs[stage]["sync"].reductions_s
+        first_s = max((costs["sync"].reductions_s for costs, _ in self.runs[stage][:1]), default=0.0)
+        if self.workload.stack.style not in ("eager", "compiled"):
+            return first_s
+        synced = [(self.ledgers[name].phases["sync"], run.repeats) for run in own.runs for name in run.programs]
+        return max(first_s, whole_s * last_bucket(synced))
 
     def left_s(self, behind_s: float, beside: Iterable[Taken]) -> float:
         """Compute seconds that other gathers and reductions leave for one to hide behind."""
@@ -398,46 +406,6 @@ class Step:
         left_s = step_s - sum(found.values())
         found["bubble"] = left_s if left_s > _ROUNDING * step_s else 0.0
         return tuple(found.items())
-
-
-def together(
-    step: StepConstants,
-    stack: Stack,
-    cost: Cost,
-    host_s: float,
-    *,
-    beside: Cost | None = None,
-    again: Cost = NOTHING,
-    alone: bool = False,
-) -> Taken:
-    """The time of kernels and collectives that run together; `beside` is compute of the same backward pass that is
-    counted elsewhere (None: this is none), `again` the part that runs a second time; `alone`: there is no other
-    micro-batch."""
-    hides, device_s = stack.hides, cost.device_s
-    awaited_s = cost.awaited * host_s
-    launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
-    ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in hides else 0.0
-    beside_s = 0.0 if beside is None else max(beside.device_s, beside.launches * host_s)
-    busy_s = device_s + launch_s + beside_s - ring_hidden_s
-    behind_s = step.covered * busy_s
-    values = list(cost.values)
-    if "tensor" in hides:
-        values[0] *= 1 - step.hidden_tensor
-    elif beside is not None and stack.regathers:
-        values[0] *= 1 - step.hidden_backward
-    values[1] += cost.ring_s - ring_hidden_s
-    ran_s = cost.gathers_s * ("parameters" in hides) + cost.reductions_s * ("gradients" in hides)
-    first_s = cost.first_gather_s if "parameters" in hides else 0.0  # nothing runs ahead of it
-    shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
-    slowed_s = step.slowdown * min(ran_s, behind_s)
-    if "expert" in hides and not alone:  # behind the compute of another micro-batch
-        left_s = max(0.0, busy_s - ran_s)
-        ran_s += values[2]
-        values[2] += (step.slowdown - 1) * min(values[2], left_s)
-    shares = [(name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)]
-    shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", shown_s + slowed_s)]
-    shares += list(zip(_VALUES, values, strict=True))
-    return Taken(sum(seconds for _, seconds in shares), tuple(shares), ran_s)
 
 
 def _seconds(taken: Iterable[Taken]) -> float:

@@ -19,9 +19,9 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.ledger.ledger import PHASES, Phase, Transmission
 from meshwright.cost_models.memory.body import BodyMemory, body_memory
 from meshwright.cost_models.memory.stage import StageMemory
+from meshwright.cost_models.overlap import together
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
-from meshwright.cost_models.step import together
 from meshwright.ir.analysis.loops import stem
 from meshwright.ir.decisions.sharding import Sharding
 from meshwright.ir.errors import NotExpressible

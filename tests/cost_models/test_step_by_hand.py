@@ -76,6 +76,25 @@ def test_what_follows_the_list_of_a_group(
     assert found == pytest.approx({"gradients": gradients + 1.5, "optimizer": 7, "publish": publish})
 
 
+def test_what_is_reduced_last_is_behind_nothing() -> None:
+    """Nine seconds of the body that runs first, though the backward pass is long."""
+    own = step()
+    (costs, repeats), *others = own.runs[0]
+    own.runs[0] = [(costs | {"sync": Cost(reductions_s=9.0)}, repeats), *others]
+    assert own.ending(0, 200.0, 0.0)["gradients"] == pytest.approx(9 + 0.25 * 25)
+    own.runs[0] = [(costs | {"sync": Cost(reductions_s=99.0)}, repeats), *others]
+    assert own.ending(0, 200.0, 0.0)["gradients"] == pytest.approx(43 + 0.25 * 25)  # not more than all of them
+
+
+@pytest.mark.parametrize(
+    ("stack", "copies", "bucket"), [("torch", 2, True), ("torch", 1, False), ("megatron", 2, False)]
+)
+def test_the_last_bucket_of_copies_is_behind_nothing(stack: str, copies: int, *, bucket: bool) -> None:
+    own = step(stack=stack, dp=copies)
+    own.runs[0] = []
+    assert (own.last_reduction_s(0) > 0) == bucket
+
+
 def test_a_group_of_two_stages_ends_with_both() -> None:
     """82 seconds of reductions and one start, 102 of backward and 22 of forward passes."""
     own = step(vp=2, schedule="interleaved")
