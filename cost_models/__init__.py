@@ -12,6 +12,7 @@
 | `memory/` | what a rank holds at its fullest instant |
 | `schedule` | the event simulator of pipelines |
 | `cost`, `prices`, `step` | phases priced, prices remembered, bodies made stages and the stages a step |
+| `overlap` | what runs beside what |
 | `offload`, `traffic`, `host_traffic` | what crosses the host link, and the network |
 | `prediction`, `profile`, `constants` | the answer; every number that a price needs; the same as a table |
 """

@@ -1,9 +1,5 @@
-"""What runs beside what: kernels and collectives of one phase together, and what nothing is left to hide.
-
-together       kernels, values that operators wait for, gathers and reductions behind them
-last_bucket    of gradients that are summed in buckets, what the last one holds: it is full when the backward pass
-               has ended
-"""
+"""What runs beside what: kernels, values that operators wait for, gathers and reductions of one phase together; and the
+last bucket of gradients, which is full when the backward pass has ended, so that nothing is left to hide it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ did not hold the run is widened until it does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -76,7 +75,9 @@ def learned(found: Measured, one: Priced, measured_s: float, told: Learned) -> M
     for _ in range(ROUNDS_OF_FIT):
         base_s, slopes = float(prices(with_values(found, x), [one])[0]), slopes_at(found, [one], x)[0]
         x = _moved(start, slopes, measured_s - base_s + float(slopes @ (x - start)), measured_s)
-    spreads = _holding(found.spreads, family_of(len(one.program.stages)), measured_s / before_s)
+    spread = _holding(found, family_of(len(one.program.stages)), measured_s / before_s)
+    others = [other for other in found.spreads if other.family != spread.family]
+    spreads = tuple(sorted((*others, spread), key=lambda one: one.family))
     return replace(with_values(found, x), spreads=spreads, learned=(*found.learned, told))
 
 
@@ -91,10 +92,9 @@ def _moved(start: Vector, slopes: Vector, missing_s: float, measured_s: float) -
     return np.asarray(x)
 
 
-def _holding(spreads: Sequence[Spread], family: str, ratio: float) -> tuple[Spread, ...]:
-    """The spreads, of which that of this family holds a step that took `ratio` times what was predicted."""
-    of = {one.family: one for one in spreads}
-    one = of.get(family, Spread(family=family, plans=1, low=1.0, high=1.0))
-    plans = one.plans + 1 if family in of else 1
-    of[family] = replace(one, plans=plans, low=min(one.low, ratio), high=max(one.high, ratio))
-    return tuple(of[name] for name in sorted(of))
+def _holding(found: Measured, family: str, ratio: float) -> Spread:
+    """The spread of this family, or what stands for it, so that it holds a step that took `ratio` times what was
+    predicted."""
+    low, high = found.spread(family)
+    plans = sum(one.plans for one in found.spreads if one.family == family)
+    return Spread(family=family, plans=plans + 1, low=min(low, ratio), high=max(high, ratio))
