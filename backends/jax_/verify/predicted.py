@@ -246,20 +246,20 @@ def _known(body: BodyProgram) -> Iterator[str]:
 
 
 def _again(body: BodyProgram) -> Iterator[str]:
-    """The results of moves that take a value where another move has taken it."""
+    """The results of moves that take a value where another move has taken it. What is computed again is taken again:
+    XLA keeps it apart."""
     same: dict[str, str] = {}
     for one in body.backward:
         if isinstance(one, Gradient) and one.signature.kind == "add" and not one.signature.attrs:
             (grad,) = one.grads
             types = {name: body.locals[name].type for name in (*one.results, *([grad] if grad else []))}
             same |= {name: same.get(grad, grad) for name in one.results if grad and types[name] == types[grad]}
-    seen: set[tuple[str, str]] = set()
+    seen: dict[tuple[str, str], str] = {}
     for move in (*body.forward, *body.backward):
         if isinstance(move, Move) and not move.step.free:
             key = same.get(move.operand, move.operand), str(move.step)
-            if key in seen:
+            if seen.setdefault(key, move.result) != move.result:
                 yield move.result
-            seen.add(key)
 
 
 def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:

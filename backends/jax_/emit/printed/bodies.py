@@ -6,12 +6,14 @@ import builtins
 import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.accumulation import data_axes
 from meshwright.backends.jax_.emit.printed.dialect import CHANGED, PARAMS, Jax, Read
 from meshwright.backends.jax_.emit.printed.moves import NAMES
+from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.printing import Function, functions_of, items_of, regions_of
 from meshwright.backends.printing.naming import free, snake
 from meshwright.backends.printing.sources import names_of
@@ -69,6 +71,7 @@ def printed_of(subject: Subject) -> Printed:
     taken = set(RESERVED)
     made = _constants(subject, taken)
     moves = TARGETS[subject.decisions.target].lowering().moves
+    own = summed_apart(Shardings(subject))
     bodies: dict[str, PrintedBody] = {}
     for piece in subject.pieces:
         if piece.plan.body in bodies:
@@ -80,7 +83,7 @@ def printed_of(subject: Subject) -> Printed:
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
             batch=data_axes(subject.program, subject.mesh.names),
             constants={law: f"{name}()" for law, (name, _) in made.items()},
-            reads=dict(_reads(subject.bodies[piece.plan.name], subject)),
+            reads=dict(_reads(subject.bodies[piece.plan.name], subject, own)),
         )
         entries = frozenset(
             item.value
@@ -111,8 +114,8 @@ def _no_call(path: str, arguments: Sequence[str]) -> str:
     raise EmissionPrinted(place=path, cause="a module stands in a function of its own")
 
 
-def _reads(body: BodyProgram, subject: Subject) -> Iterator[tuple[str, Read]]:
-    """How the parameters of a body are read, by value."""
+def _reads(body: BodyProgram, subject: Subject, own: Mapping[Slot, tuple[Step, ...]]) -> Iterator[tuple[str, Read]]:
+    """How the parameters of a body are read, by value; `own` are sums that a read's gradient takes by itself."""
     gathers = {one.result: one for one in body.forward if isinstance(one, Move) and one.reason == "parameter"}
     for slot in body.params:
         stored = body.locals[slot.stored]
@@ -122,7 +125,10 @@ def _reads(body: BodyProgram, subject: Subject) -> Iterator[tuple[str, Read]]:
                 stored=stored.placement,
                 type=replace(stored.type, shape=stored.placement.local_shape(stored.type.shape, subject.mesh, 0)),
                 there=_steps(gathers, slot.value),
-                back=() if _after(body, slot) else _steps(_syncs(body.backward), slot.grad),
+                back=(
+                    *(() if _after(body, slot) else _steps(_syncs(body.backward), slot.grad)),
+                    *own.get((body.name, slot.value), ()),
+                ),
             ),
         )
 
@@ -141,6 +147,37 @@ class Sums:
     each: tuple[Step, ...]
     once: tuple[Step, ...]
     there: Placement
+
+
+Slot = tuple[str, str]
+"""A parameter of a body, by the body's name and the value."""
+
+
+def summed_apart(shardings: Shardings) -> dict[Slot, tuple[Step, ...]]:
+    """The sums that one part of a model makes of a gradient and another one that shares the parameter does not: each
+    takes its own where it reads the parameter, and what is left to do is what all do last."""
+    readers: dict[str, dict[Slot, Sums]] = {}
+    for path, slot, body, _ in shardings.slots():
+        if (sums := sums_of(body, slot)) is not None:
+            readers.setdefault(path, {})[body.name, slot.value] = sums
+    found: dict[Slot, tuple[Step, ...]] = {}
+    for path, several in readers.items():
+        last = common_end([sums.once for sums in several.values()])
+        for name, sums in several.items():
+            steps = sums.once[: len(sums.once) - len(last)]
+            if any(step.kind != "all_reduce" for step in steps) or (
+                steps and shardings.subject.program.microbatches > 1
+            ):
+                raise EmissionPrinted(place=path, cause="parts of the model that share it sum its gradient otherwise")
+            if steps:
+                found[name] = steps
+    return found
+
+
+def common_end(several: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
+    """The steps that all end with."""
+    backwards = takewhile(lambda steps: len(set(steps)) == 1, zip(*map(reversed, several), strict=False))
+    return tuple(reversed([steps[0] for steps in backwards]))
 
 
 def sums_of(body: BodyProgram, slot: ParamSlot) -> Sums | None:

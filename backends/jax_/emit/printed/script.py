@@ -14,7 +14,7 @@ from functools import cached_property
 from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.accumulation import counted_in, weight_of
 from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes
-from meshwright.backends.jax_.emit.printed.bodies import Printed, Sums, printed_of, sums_of
+from meshwright.backends.jax_.emit.printed.bodies import Printed, Sums, printed_of, summed_apart, sums_of
 from meshwright.backends.jax_.emit.printed.dialect import CHANGED
 from meshwright.backends.jax_.emit.printed.expressions import group
 from meshwright.backends.jax_.emit.printed.moves import used_by
@@ -95,9 +95,13 @@ class PrintedScript:
     def sums(self) -> dict[str, tuple[Sums, bool]]:
         """The sums of every parameter's gradient, by path as the user's state has it; and whether it is stacked."""
         found: dict[str, tuple[Sums, bool]] = {}
+        apart = summed_apart(self.shardings)
         for path, slot, body, stacked in self.shardings.slots():
             sums = sums_of(body, slot)
-            if sums is not None and found.setdefault(path, (sums, stacked)) != (sums, stacked):
+            if sums is None:
+                continue
+            sums = replace(sums, once=sums.once[len(apart.get((body.name, slot.value), ())) :])
+            if found.setdefault(path, (sums, stacked)) != (sums, stacked):
                 raise EmissionPrinted(place=path, cause="parts of the model that share it sum its gradient otherwise")
         return found
 
