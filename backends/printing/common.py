@@ -14,7 +14,6 @@ from math import prod
 from meshwright.backends.printing.expressions import nested, refuse
 from meshwright.backends.printing.items import LocalOp
 from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
-from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.graph import Type
 from meshwright.ir.program.routes import Way
 from meshwright.ir.quoting import literal
@@ -83,9 +82,7 @@ class CommonDialect(ABC):
 
     def entry(self, state: State, type_: Type) -> str:
         """A rank's part of an input that it is given whole, but for the batch."""
-        text, cut = "%0", {shard.axis for shard in (state.dims[0] if state.dims else ())}
-        if state.dims and not cut.issuperset(self.batch):
-            raise EmissionPrinted(place="an entry of the batch", cause="it is read whole where ranks have a part of it")
+        text = "%0"
         for dim, shards in enumerate(state.dims):
             for shard in shards:
                 if dim or shard.axis not in self.batch:

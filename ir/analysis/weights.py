@@ -97,6 +97,13 @@ def counted_in(fold: Same[Fold]) -> Mapping[tuple[str, str], Weight]:
     return found
 
 
+@lru_cache(maxsize=MOST_FOLDS)
+def shows_sums(fold: Same[Fold]) -> bool:
+    """Whether samples are shown sums over the batch, by which a model's own code normalises, say: what a copy makes of
+    its own samples alone is something else then."""
+    return _walked(unfolded_short(fold).graph, "b").shown
+
+
 def weights_of(graph: Graph, label: str = "b") -> tuple[Weight, ...]:
     """The weights of the terms of a graph's loss, each once. Raises `EmissionLoss`."""
     walk = _walked(graph, label)
@@ -135,6 +142,10 @@ class _Walk:
         self.counts: dict[str, Weight] = {}
         """The values that are means over what counts."""
         self.problems: dict[str, EmissionLoss] = {}
+        self.statistics: set[str] = set()
+        """Those with a problem that are made of sums over the batch: what samples become by them belongs to samples."""
+        self.shown = False
+        """Whether samples are shown sums over the batch."""
 
     def visit(self, index: int, op: Op) -> None:
         """Determine the kind of an operator's results."""
@@ -144,19 +155,24 @@ class _Walk:
     def _result(self, index: int, op: Op, value: str) -> None:
         sums = [one for one in op.operands if one in self.reduced]
         own = [one for one in op.operands if one in self.samples]
-        faulty = [self.problems[one] for one in op.operands if one in self.problems]
+        faulty = [one for one in op.operands if one in self.problems]
         if not (sums or own or faulty):
             return
-        if faulty:
-            self.problems[value] = faulty[0]
+        if unknown := [one for one in faulty if one not in self.statistics]:
+            self.problems[value] = self.problems[unknown[0]]
         elif self._twice(index, op):
             self._refuse(op, value, "compares samples of the batch with each other")
         elif self._batched(value):
             self.samples.add(value)  # also of statistics of the batch
+            self.shown |= bool(sums or faulty)
+        elif faulty:
+            self.problems[value] = self.problems[faulty[0]]
+            self.statistics.add(value)
         elif own:
             self._reduce(index, op, value)
         else:
             self._combine(index, op, value)
+            self.statistics.update([value] * (value in self.problems))
 
     def _batched(self, value: str) -> bool:
         """Whether a value has the batch: with one sample that cannot be told, and all but scalars are taken to have

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.backends.torch_.verify.apart import Apart
-from meshwright.ir.analysis.weights import COUNT, MEAN, SUM, Weight, counted_in, weights_of
+from meshwright.ir.analysis.weights import COUNT, MEAN, SUM, Weight, counted_in, shows_sums, weights_of
 from meshwright.ir.errors import EmissionLoss
 from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.tracing.export import trace
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromSegment, Segment
-from meshwright.ir.graph.graph import Input
+from meshwright.ir.graph.graph import Graph, Input
 from meshwright.ir.same import Same
 from tests.build import Builder
 
@@ -50,12 +50,26 @@ class Scaled(nn.Module):
 
 def weights(loss: Any, kind: type[nn.Module] = Scaled) -> tuple[Weight, ...]:
     """Those of a traced loss."""
+    return weights_of(traced(loss, kind))
+
+
+def traced(loss: Any, kind: type[nn.Module]) -> Graph:
+    """The graph of a model and its loss."""
     with torch.device("meta"):
         model = kind()
     given = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in batch().items()}
     dims = {name: ("b", *[""] * (one.dim() - 1)) for name, one in given.items()}
     source = TorchSource(model, Hooks(loss=loss, dims=dims), "here")
-    return weights_of(trace(source, given).graph)
+    return trace(source, given).graph
+
+
+def folded(kind: type[nn.Module]) -> Fold:
+    """A model with a mean of squares, in one body."""
+    graph = traced(TERMS["mse"][0], kind)
+    entry = tuple(FromInput(item.value) for item in graph.inputs)
+    held = tuple((item, graph.types[item.value]) for item in graph.inputs)
+    segments = (Segment(("model",), ("",), entry, (entry,), glue=True),)
+    return Fold((Body("model", graph),), segments, held, (FromSegment(0, 0, 0),), 0)
 
 
 def masked(out: Tensor, of: Mapping[str, Tensor]) -> Tensor:
@@ -136,6 +150,22 @@ def test_what_does_not_add_up_is_refused(name: str) -> None:
     loss, reason = REFUSED[name]
     with pytest.raises(EmissionLoss, match=reason):
         weights(loss)
+
+
+class Normalised(Scaled):
+    """What a mean of squares of the batch divides, less another mean."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.scale
+        return (x - x.mean()) / (x.square().mean() - x.mean().square()).sqrt()
+
+
+def test_what_statistics_of_the_batch_normalise_belongs_to_samples() -> None:
+    """A mean over them is one; copies that see their own samples alone compute something else."""
+    for name, kind in (("mse", MEAN), ("sum", SUM)):
+        assert weights(TERMS[name][0], Normalised) == (kind,)
+    shown = [shows_sums(Same(folded(kind))) for kind in (Scaled, Normalised)]
+    assert shown == [False, True]
 
 
 class Penalised(Scaled):

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 
 from meshwright.backends.counting import counted
 from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes
+from meshwright.backends.jax_.emit.views import stem
+from meshwright.backends.lines import fitted
 from meshwright.backends.subject import Subject
-from meshwright.ir.analysis.weights import COUNT, MEAN, Step, Weight, weights_in
+from meshwright.ir.analysis.weights import COUNT, MEAN, Step, Weight, shows_sums, weights_in
 from meshwright.ir.errors import EmissionLoss, EmissionModel, EmissionModule, EmissionStorage
-from meshwright.ir.program.program import Move, Program
+from meshwright.ir.program.program import BodyProgram, Move, Program, operands_of, results_of
 from meshwright.ir.quoting import literal
 from meshwright.ir.same import Same
 
-WIDTH = 120
-"""Columns of a line of code."""
 ONCE, EACH = "copies", "all"
 ONE_MICROBATCH = ("--fix microbatches=1",)
 
@@ -52,13 +52,19 @@ def check(subject: Subject, data: tuple[str, ...]) -> None:
     form = form_of(subject.program, data)
     if form:
         weight_of(subject)
-    if form and changes(subject):
+    if len(subject.program.stages) > 1 and changes(subject):
         raise EmissionModel(
             place="the model",
-            cause="its forward pass changes more than it returns, and micro-batches add up gradients alone",
-            ways=ONE_MICROBATCH,
+            cause="its forward pass changes more than it returns, and stages hand on what it returns alone",
+            ways=("--fix pp=1",),
         )
     for body in subject.program.bodies if form == ONCE else ():
+        if value := _changed_by_batch(body):
+            raise EmissionModule(
+                place=f"plan {body.name}, %{value}",
+                cause="the batch changes it in every micro-batch, and each copy runs its own by itself",
+                ways=ONE_MICROBATCH,
+            )
         for one in (*body.forward, *body.backward):
             if not isinstance(one, Move) or not _summed(one, data):
                 continue
@@ -68,12 +74,25 @@ def check(subject: Subject, data: tuple[str, ...]) -> None:
                     cause="it is exchanged in every micro-batch, and other gradients once, after the last",
                     ways=("--fix zero=1", *ONE_MICROBATCH),
                 )
-            if body.elements[one.operand] > 1:
+            if body.elements[one.operand] > 1 or shows_sums(Same(subject.fold)):
                 raise EmissionModule(
                     place=f"plan {body.name}, %{one.operand}",
                     cause="copies exchange it in every micro-batch, and each runs its own by itself",
                     ways=ONE_MICROBATCH,
                 )
+
+
+def _changed_by_batch(body: BodyProgram) -> str:
+    """The new value of what the model holds besides that is made of more than what it held; empty if there is none."""
+    made = {name: one for one in body.forward for name in results_of(one)}
+    for update in body.updates:
+        left = [update.value]
+        while left:
+            name = left.pop()
+            if stem(name) in body.inputs:
+                return update.value
+            left += operands_of(made[name]) if name in made else ()
+    return ""
 
 
 def weight_of(subject: Subject) -> Weight:
@@ -119,31 +138,37 @@ def gradients(subject: Subject, data: tuple[str, ...], *, stored: str, read: str
         else:
             yield f"    return {called}"
         return
-    weight, axes = weight_of(subject), ", ".join(literal(axis) for axis in data)
-    weighs = weight.kind == COUNT
-    yield f"def {'gradients_of' if form == EACH else 'added_up'}(state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:"
+    weight, axes, changed = weight_of(subject), ", ".join(literal(axis) for axis in data), changes(subject)
+    weighs, held = weight.kind == COUNT, "held" if form == EACH else "state"
+    arguments = CARRIED_ARGUMENTS if changed else "state: Tree, batch: Batch"
+    result = "tuple[tuple[jax.Array, Tree], Tree]" if changed else "tuple[jax.Array, Tree]"
+    yield f"def {'gradients_of' if form == EACH else 'added_up'}({arguments}) -> {result}:"
     where = ", summed where they are stored" if form == EACH else " on every copy, then over copies"
     yield f'    """The loss and its gradients, added up over micro-batches{where}."""'
     yield ""
-    yield "    def added(sums: Any, micro: Batch) -> tuple[Any, None]:"
+    yield f"    def added({'carry' if changed else 'sums'}: Any, micro: Batch) -> tuple[Any, None]:"
+    yield from ["        sums, rest = carry"] * changed
     if form == EACH:
         yield "        held, micro = jax.lax.optimization_barrier((state, micro))  # gathered for every micro-batch"
-        yield "        loss, grads = jax.value_and_grad(loss_of)(held, micro)"
-        yield f"        grads = jax.lax.with_sharding_constraint(grads, lie({stored}, grads))"
+    if changed:
+        yield f"        (loss, rest), grads = jax.value_and_grad(loss_of, has_aux=True)({held}, rest, micro)"
     else:
-        yield "        loss, grads = jax.value_and_grad(loss_of)(state, micro)"
+        yield f"        loss, grads = jax.value_and_grad(loss_of)({held}, micro)"
+    if form == EACH:
+        yield f"        grads = jax.lax.with_sharding_constraint(grads, lie({stored}, grads))"
+    total = "jax.tree.map(jnp.add, sums, (loss, grads))"
     if weighs:
         yield f"        count = {counted_in(weight)}"
-        yield "        return jax.tree.map(lambda total, one: total + count * one, sums, (loss, grads, 1)), None"
-    else:
-        yield "        return jax.tree.map(jnp.add, sums, (loss, grads)), None"
+        total = "jax.tree.map(lambda total, one: total + count * one, sums, (loss, grads, 1))"
+    yield f"        return {f'({total}, rest)' if changed else total}, None"
     yield ""
     zeros = "jax.tree.map(jnp.zeros_like, state)"
     if form == EACH:
         yield f"    zeros = jax.lax.with_sharding_constraint({zeros}, lie({stored}, state))"
         zeros = "zeros"
     begin = f"(jnp.zeros(()), {zeros}{', jnp.zeros(())' * weighs})"
-    yield f"    sums, _ = jax.lax.scan(added, {begin}, batch)"
+    sums, begin = ("(sums, rest)", f"({begin}, rest)") if changed else ("sums", begin)
+    yield from fitted(f"    {sums}, _ = jax.lax.scan(added, {begin}, batch)")
     casts = subject.workload.states.casts and form == ONCE
     given = "(sums[0], cast(sums[1], jnp.bfloat16), *sums[2:])" if casts else "sums"
     of_all = f"jax.lax.psum({given}, ({axes},))" if form == ONCE else "sums"
@@ -153,12 +178,13 @@ def gradients(subject: Subject, data: tuple[str, ...], *, stored: str, read: str
     if weighs or weight == MEAN:
         by = "count" if weighs else "parts"
         yield from [f"    parts = {parts}"] * (not weighs)
-        yield f"    return loss / {by}, jax.tree.map(lambda grad: grad / {by}, grads)"
+        loss, grads = f"loss / {by}", f"jax.tree.map(lambda grad: grad / {by}, grads)"
     else:
-        yield "    return loss, grads"
+        loss, grads = "loss", "grads"
+    yield f"    return {f'({loss}, rest)' if changed else loss}, {grads}"
     if form == ONCE:
         yield ""
         yield ""
-        given = f"added_up, mesh=mesh, in_specs=(P(), ROWS), out_specs=P(), axis_names={{{axes}}}, check_vma=False"
-        whole = f"gradients_of = jax.shard_map({given})"
-        yield from [whole] if len(whole) <= WIDTH else ["gradients_of = jax.shard_map(", f"    {given}", ")"]
+        given = f"{'P(), ' * changed}ROWS), out_specs=P(), axis_names={{{axes}}}, check_vma=False"
+        given = f"added_up, mesh=mesh, in_specs=(P(), {given}"
+        yield from fitted(f"gradients_of = jax.shard_map({given})")

@@ -139,12 +139,13 @@ class Form:
     """A way to compute a loss and its gradients: lines of `train.py`, and what they need.
 
     - `shared` imports from the files beside it; `python` are modules of Python that it needs besides.
-    - `cut`: whether a batch is given in micro-batches.
+    - `rows` are the axes that cut the batch; `cut`: whether it is given in micro-batches.
     """
 
     lines: tuple[str, ...]
     shared: tuple[str, ...]
     python: tuple[str, ...] = ()
+    rows: tuple[str, ...]
     cut: bool
     files: tuple[tuple[str, str], ...] = ()
     """Those beside the script, but for that of shardings."""
@@ -200,6 +201,7 @@ def _evaluated(shardings: Shardings) -> Form:
         lines=(*_made(subject, apart=casts), "", "", *kept, *loss(subject, shardings), "", *sums),
         shared=(f"from train_shardings import {', '.join(named)}",),
         python=("from zlib import crc32",),
+        rows=shardings.data,
         cut=subject.program.microbatches > 1,
     )
 
@@ -213,6 +215,7 @@ def _printed(printed: PrintedScript) -> Form:
     return Form(
         lines=(*made, *((CAST + KEPT).splitlines() if casts else ()), *printed.gradients()),
         shared=(f"from train_shardings import {', '.join(named)}",),
+        rows=printed.printed.batch,
         cut=subject.program.microbatches > 1,
     )
 
@@ -231,6 +234,7 @@ def _piped(shardings: Shardings) -> Form:
             f"from train_shardings import {', '.join(named)}",
         ),
         python=("from functools import partial",),
+        rows=shardings.data,
         cut=True,
         files=(piped.beside(stages, shardings.data),),
     )
@@ -244,7 +248,7 @@ def _script(subject: Subject, shardings: Shardings, form: Form, model_path: str,
     optimizer = "model_file.optimizer()" if calls.has_optimizer else "optax.adamw(3e-4, weight_decay=0.01)"
     numpy = ["import jax.numpy as jnp"] * any("jnp." in line for line in form.lines)
     numpy += ["import numpy as np"] * (not cpus)
-    rows = written((((),) if form.cut else ()) + (shardings.data,) if shardings.data else ())
+    rows = written((((),) if form.cut else ()) + (form.rows,) if form.rows else ())
     python = ("from pathlib import Path", "from typing import Any", *form.python)
     return "\n".join(
         (

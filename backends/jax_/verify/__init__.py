@@ -6,4 +6,5 @@
 | `hlo` | the collectives of a compiled program, by kind, mesh axes and bytes, as often as they run |
 | `predicted` | the collectives of a Program, as XLA executes them |
 | `run` | what the process does: it alone imports JAX |
+| `apart` | micro-batches that mean something else to the model |
 """

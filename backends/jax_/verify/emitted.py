@@ -25,6 +25,7 @@ from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.pipeline.stages import whole_mesh
 from meshwright.backends.jax_.emit.script import SCRIPT, printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
+from meshwright.backends.jax_.verify.apart import Cuts
 from meshwright.backends.jax_.verify.hlo import Collective, collectives
 from meshwright.backends.jax_.verify.pipelines import taken
 from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, predicted
@@ -88,6 +89,7 @@ def run(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Ran]:
                 "model": f"{job.script.resolve().parent / job.subject.calls.file}:{job.subject.calls.factory}",
                 "words": words(job.subject.fold),
                 "apart": APART,
+                "cuts": Cuts.of(job.subject).plain(),
                 "exact": EXACT,
                 "hlo": str(folder / f"{number}.hlo"),
                 "result": str(folder / f"{number}.json"),

@@ -5,9 +5,10 @@
 For every job: the parameters that the script begins with; for every step the loss of its own compiled step, every
 gradient of its loss, and the parameters after its optimizer's step with these. Beside it the model on the first device,
 with the parameters that the script began with: the factory's own functions as the front end calls them, no line of the
-script's. The optimizer of the reference is given the gradients of the run, which are compared themselves: of what is
-nothing but noise Adam makes a step of full length, and no two runs agree on its direction. A batch that says nothing
-(zeros) is drawn. Of a script some of whose values are off all is done once more, from the same numbers in fp64.
+script's; in micro-batches, too, where these mean something else to it (`apart`). The reference's optimizer is given
+the gradients of the run, which are compared themselves: of what is nothing but noise Adam makes a step of full length,
+and no two runs agree on its direction. A batch that says nothing (zeros) is drawn. Of a script some of whose values are
+off all is done once more, from the same numbers in fp64.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 import optax
 from jax.tree_util import keystr
 
+from meshwright.backends.jax_.verify.apart import Cuts
 from meshwright.ir.frontends.door import load_model
 
 BESIDE = ("train_shardings", "train_pipeline")
@@ -82,7 +84,8 @@ def _compared(script: Any, job: dict[str, Any], steps: int, *, wide: bool = Fals
         states = jax.jit(script.optimizer.init, out_shardings=script.kept)(state)
     as_model = getattr(script, "model_state", lambda tree: tree)
     held = rest[0] if rest else getattr(script, "rest", ())
-    reference = _Reference(job["model"], script, as_model(state), held, batches[0])
+    cuts = Cuts(**job["cuts"])
+    reference = _Reference(job["model"], cuts, as_model(state), held, next(cuts.parts(batches[0]))[1])
     gradients = jax.jit(script.gradients_of)
     update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
     compiled, temp = None, 0
@@ -142,7 +145,7 @@ def _batch(script: Any, number: int, words: int) -> dict[str, Any]:
 class _Reference:
     """The user's model on one device, beginning with the parameters of a run."""
 
-    def __init__(self, model: str, script: Any, state: Any, rest: Any, batch: Any) -> None:
+    def __init__(self, model: str, cuts: Cuts, state: Any, rest: Any, batch: Any) -> None:
         source: Any = load_model(model)
         made = source.made(jax.eval_shape(lambda: batch))
         tree = jax.tree.structure(made.state)
@@ -156,12 +159,12 @@ class _Reference:
             left = [one for one, its in zip(jax.tree.leaves(after), trained, strict=True) if not its]
             return source.hooks["loss"](outputs, batch), left
 
-        def step(state: Any, states: Any, rest: Any, batch: Any, grads: Any) -> Any:
-            (loss, rest), own = jax.value_and_grad(loss_of, has_aux=True)(state, rest, batch)
+        def step(state: Any, states: Any, grads: Any) -> Any:
             updates, states = self.optimizer.update(grads, states, state)
-            return loss, own, optax.apply_updates(state, updates), states, rest
+            return optax.apply_updates(state, updates), states
 
-        self.run = jax.jit(step)
+        self.cuts, self.updated = cuts, jax.jit(step)
+        self.gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))
         self.state = self._here(state)
         self.rest = [self._here(one) for one in jax.tree.leaves(rest)]
         self.states = jax.jit(self.optimizer.init)(self.state)
@@ -171,8 +174,13 @@ class _Reference:
 
     def step(self, batch: Any, grads: Any) -> tuple[Any, Any, Any, Any]:
         """The loss, the gradients, the parameters after a step with those of the run, and what else the model holds."""
-        given = self.rest, self._here(batch), self._here(grads)
-        loss, own, self.state, self.states, self.rest = self.run(self.state, self.states, *given)
+        sums: Any = None
+        for weight, part in self.cuts.parts(jax.device_get(batch)):
+            (loss, self.rest), own = self.gradients(self.state, self.rest, self._here(part))
+            weighed = jax.tree.map(lambda one, weight=weight: weight * one, (loss, own))
+            sums = weighed if sums is None else jax.tree.map(jax.numpy.add, sums, weighed)
+        loss, own = sums
+        self.state, self.states = self.updated(self.state, self.states, self._here(grads))
         return loss, own, self.state, [_shown(one) for one in self.rest]
 
 

@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("jax")
 
 from meshwright.backends.jax_.emit.files import emit
+from meshwright.backends.jax_.emit.script import printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import beyond, verdict
 from meshwright.backends.results import EXACT, IN_FP64, left_in_fp64
-from meshwright.ir.errors import EmissionLoss, EmissionModel
 from tests.backends.jax_.planned import LLAMA, ROOT, ZOO, ran_together, subject
 from tests.backends.torch_.emitted import unclean
 
@@ -30,7 +30,14 @@ PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{HOLDING}:shuffled", {"dp": 2, "microbatches": 2}),
     (f"{HOLDING}:pair", {"dp": 2, "tp": 2}),
     (f"{HOLDING}:scaled", {"dp": 2, "zero": 3}),
+    (f"{HOLDING}:counted", {"dp": 2, "microbatches": 2}),
+    (f"{HOLDING}:statistics", {"dp": 2, "microbatches": 2}),
+    (f"{HOLDING}:normed", {"dp": 2, "zero": 3, "microbatches": 2}),
+    (f"{HOLDING}:normed", {"dp": 2, "tp": 2, "microbatches": 4}),
 )
+PRINTED = (False, True, False, True)
+"""Of the last ones, with micro-batches that hand on what they change, whether they are printed: copies run by
+themselves where only their own code is run."""
 
 
 @pytest.mark.slow
@@ -64,11 +71,10 @@ def test_a_model_that_holds_nothing_else_hands_on_nothing(tmp_path: Path) -> Non
     assert "state, states, loss = step(state, states, batch_of(number))" in text
 
 
-def test_micro_batches_that_change_what_is_held_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(EmissionModel, match="micro-batches add up gradients alone"):
-        emit(subject(f"{HOLDING}:statistics", dp=2, microbatches=2), tmp_path)
-    with pytest.raises(EmissionLoss, match="no parts"):
-        emit(subject(f"{HOLDING}:normed", dp=2, microbatches=2), tmp_path)
+def test_micro_batches_hand_on_what_they_change() -> None:
+    """In the user's code where no copy needs another's part of it, or all share every micro-batch; else printed."""
+    plans = [subject(reference, **degrees) for reference, degrees in PLANS[-len(PRINTED) :]]
+    assert tuple(printed_in(Shardings(plan)) is not None for plan in plans) == PRINTED
 
 
 @pytest.mark.slow

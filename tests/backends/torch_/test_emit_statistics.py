@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "micro-batches": {"reference": NORMED, "dp": 2, "zero": 3, "microbatches": 2},
     "unet": {"reference": UNET, "dp": 2, "zero": 3},
     "cancelling": {"reference": CANCELLING, "dp": 2, "zero": 3},
+    "by hand": {"reference": NORMED.replace("tiny", "by_hand"), "dp": 2, "microbatches": 2},
 }
 FAULTS = {
     "statistics of own samples": (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.backends.torch_.emit.write.frame.lines import WIDTH, call
+from meshwright.backends.lines import WIDTH, call
 
 LONG = [f'model.get_submodule("transformer.part{number}")' for number in range(4)]
 CALLS = {

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from meshwright.backends.torch_.emit.write.frame.lines import WIDTH, call, fitted, loss_of, wrapped
+from meshwright.backends.lines import WIDTH, call, fitted, wrapped
+from meshwright.backends.torch_.emit.write.frame.lines import loss_of
 
 Layout = Callable[[int, str], Iterable[str]]
 

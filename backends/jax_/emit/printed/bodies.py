@@ -10,7 +10,6 @@ from itertools import takewhile
 from typing import Any
 
 from meshwright.backends.jax_.capabilities import TARGETS
-from meshwright.backends.jax_.emit.accumulation import data_axes
 from meshwright.backends.jax_.emit.printed.dialect import CHANGED, PARAMS, Jax, Read
 from meshwright.backends.jax_.emit.printed.moves import NAMES
 from meshwright.backends.jax_.emit.shardings import Shardings
@@ -22,7 +21,7 @@ from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.fold import FromInput
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.program.program import BodyProgram, Move, ParamSlot
-from meshwright.ir.program.routes import routed
+from meshwright.ir.program.routes import Routed, routed
 from meshwright.ir.quoting import identifier
 from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.sharding.reshard import Step
@@ -57,6 +56,8 @@ class Printed:
     subject: Subject
     bodies: Mapping[str, PrintedBody]
     """By the name of the body."""
+    batch: tuple[str, ...]
+    """The axes along which a device is given its part of a batch."""
     constants: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """The functions that make constants: of each the lines, by its name."""
 
@@ -73,23 +74,20 @@ def printed_of(subject: Subject) -> Printed:
     moves = TARGETS[subject.decisions.target].lowering().moves
     own = summed_apart(Shardings(subject))
     bodies: dict[str, PrintedBody] = {}
-    for piece in subject.pieces:
+    ways = [routed(piece.graph, piece.plan, subject.mesh, moves) for piece in subject.pieces]
+    batch = given_in_parts(subject, ways)
+    for piece, way in zip(subject.pieces, ways, strict=True):
         if piece.plan.body in bodies:
             continue  # of another segment
         if piece.segment.numbers:
             raise EmissionPrinted(place=f"plan {piece.plan.name}", cause="its blocks have numbers of their own")
-        way = routed(piece.graph, piece.plan, subject.mesh, moves)
         dialect = Jax(
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
-            batch=data_axes(subject.program, subject.mesh.names),
+            batch=batch,
             constants={law: f"{name}()" for law, (name, _) in made.items()},
             reads=dict(_reads(subject.bodies[piece.plan.name], subject, own)),
         )
-        entries = frozenset(
-            item.value
-            for item, source in zip(piece.graph.inputs, piece.segment.entry, strict=True)
-            if isinstance(source, FromInput)
-        )
+        entries = frozenset(_entries(piece))
         called = {op.results[0]: made[str(op.attr("law"))][1][-1][0] for op in way.graph.ops if op.kind == "constant"}
         names = called | names_of(way.graph, subject.calls.file)
         items, outputs = items_of(way, dialect, entries, names, subject.program.kernels)
@@ -107,7 +105,28 @@ def printed_of(subject: Subject) -> Printed:
         given = {inputs[0]: "x"} if inputs and inputs[0] not in entries else {}
         function = functions_of(region, _no_call, dialect.let_go, taken, given, beside=0)
         bodies[piece.plan.body] = PrintedBody(piece, name, function, tuple(one.writes for one in writes))
-    return Printed(subject, bodies, dict(made.values()))
+    return Printed(subject, bodies, batch, dict(made.values()))
+
+
+def given_in_parts(subject: Subject, ways: Sequence[Routed]) -> tuple[str, ...]:
+    """The axes along which a device is given its part of a batch: those that cut the samples of an entry wherever one
+    is read. Along others it is given all, and takes what it reads: nothing is sent for entries."""
+    states = [
+        one.state
+        for piece, way in zip(subject.pieces, ways, strict=True)
+        for value in _entries(piece)
+        for one in (way.hubs[value].leaves, *way.hubs[value].ways)
+        if one.state.dims
+    ]
+    cut = [{shard.axis for shard in state.dims[0]} for state in states]
+    return tuple(axis for axis in subject.mesh.names if states and all(axis in axes for axes in cut))
+
+
+def _entries(piece: Piece) -> Iterator[str]:
+    """The inputs of a body that are entries of the batch."""
+    for item, source in zip(piece.graph.inputs, piece.segment.entry, strict=True):
+        if isinstance(source, FromInput):
+            yield item.value
 
 
 def _no_call(path: str, arguments: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from meshwright.backends.jax_.emit.printed.passes import Pass
 from meshwright.backends.jax_.emit.shardings import Shardings, spec_of
 from meshwright.backends.jax_.emit.tables import pattern, table
 from meshwright.backends.jax_.emit.views import Spec
+from meshwright.backends.lines import fitted
 from meshwright.backends.subject import Subject
 from meshwright.ir.analysis.weights import COUNT, MEAN
 from meshwright.ir.errors import EmissionPrinted
@@ -69,6 +70,24 @@ def summed(grads: Any, sums: Mapping[str, Callable[[Array], Array]]) -> Any:
     """Gradients as devices have them, added up."""
     return tree_map_with_path(lambda keys, grad: at(sums, keys)(grad), grads)
 '''
+
+
+ADDED = """\
+    def added(sums: Any, micro: Batch) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, one(micro)), None
+
+    shapes = jax.eval_shape(one, jax.tree.map(lambda rows: rows[0], batch))
+    sums, _ = jax.lax.scan(added, jax.tree.map(jnp.zeros_like, shapes), batch)"""
+ADDED_CHANGES = """\
+    def added(carry: Any, micro: Batch) -> tuple[Any, None]:
+        sums, rest = carry
+        own, rest = one(rest, micro)
+        return (jax.tree.map(jnp.add, sums, own), rest), None
+
+    shapes, _ = jax.eval_shape(one, rest, jax.tree.map(lambda rows: rows[0], batch))
+    (sums, rest), _ = jax.lax.scan(added, (jax.tree.map(jnp.zeros_like, shapes), rest), batch)"""
+"""Micro-batches one after the other; where each changes what the model holds besides, it is handed from one to the
+next."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +189,8 @@ class PrintedScript:
             rows = [f"{CHANGED} = {{", *(f"    {literal(path)}: {to}," for path, to in changed.items()), "}"]
             last = f"return {', '.join((*made, *[CHANGED] * bool(changed)))}"
             yield f"def {body.name}({given}) -> Any:"
-            yield from (f"    {line}" for line in returned([*one.lines, *rows * bool(changed), last]))
+            inside = returned([*one.lines, *rows * bool(changed), last])
+            yield from (part for line in inside for part in fitted(f"    {line}"))
             yield from ("", "")
         if self.shardings.rest:
             yield "def loss_of(state: Any, rest: Any, batch: Mapping[str, Array]) -> Any:"
@@ -183,7 +203,7 @@ class PrintedScript:
             yield '    """The loss, of what this device has of parameters and batch."""'
             yield "    params = by_path(state)"
         whole = returned(list(Pass(self.printed, self.shardings).lines()))
-        yield from (f"    {line}".rstrip() for line in whole)
+        yield from (part for line in whole for part in fitted(f"    {line}".rstrip()))
 
     def beside(self, path: str) -> Iterator[str]:
         """The file after its mesh: functions that the printed ones use come first."""
@@ -218,6 +238,7 @@ class PrintedScript:
         casts = self.subject.workload.states.casts
         held = "cast(state, jnp.bfloat16)" if casts else "state"
         rest, changed = bool(self.shardings.rest), changes(self.subject)
+        aux = ", has_aux=True" * changed
         loss = "(loss, rest)" if changed else "loss"
         given = "state, rest, batch" if rest else "state, batch"
         arguments, carried = "state: Tree, batch: Batch", CARRIED_ARGUMENTS
@@ -228,12 +249,12 @@ class PrintedScript:
         if self.several:
             weight = weight_of(self.subject)
             weighs, mean = weight.kind == COUNT, weight == MEAN
-            data = group(self.shardings.data) if self.shardings.data else ""
+            data = group(self.printed.batch) if self.printed.batch else ""
             yield ""
-            yield "    def one(micro: Batch) -> Any:"
+            yield f"    def one({'rest: Tree, ' * changed}micro: Batch) -> Any:"
             yield "        own, micro = jax.lax.optimization_barrier((state, micro))  # gathered for every micro-batch"
             inner = f"{held.replace('state', 'own')}{', rest' * rest}, micro"
-            yield f"        loss, grads = jax.value_and_grad(loss_of)({inner})"
+            yield f"        {loss}, grads = jax.value_and_grad(loss_of{aux})({inner})"
             if EACH in self.functions_of_sums:
                 yield f"        grads = {self.summed(EACH)}"
             if casts:
@@ -241,21 +262,17 @@ class PrintedScript:
             if weighs:
                 count = counted_in(weight)
                 yield f"        count = {f'jax.lax.psum({count}, {data})' if data else count}"
-                yield "        return jax.tree.map(lambda one: count * one, (loss, grads, 1.0))"
+                made = "jax.tree.map(lambda one: count * one, (loss, grads, 1.0))"
             else:
-                yield "        return loss, grads"
+                made = "(loss, grads)" if changed else "loss, grads"
+            yield f"        return {made}{', rest' * changed}"
             yield ""
-            yield "    def added(sums: Any, micro: Batch) -> tuple[Any, None]:"
-            yield "        return jax.tree.map(jnp.add, sums, one(micro)), None"
-            yield ""
-            yield "    shapes = jax.eval_shape(one, jax.tree.map(lambda rows: rows[0], batch))"
-            yield "    sums, _ = jax.lax.scan(added, jax.tree.map(jnp.zeros_like, shapes), batch)"
+            yield from (ADDED_CHANGES if changed else ADDED).splitlines()
             yield f"    loss, grads{', count' * weighs} = sums"
             by = "count" if weighs else "MICROBATCHES" if mean else ""
             if by:
                 yield f"    loss, grads = jax.tree.map(lambda one: one / {by}, (loss, grads))"
         else:
-            aux = ", has_aux=True" * changed
             yield f"    {loss}, grads = jax.value_and_grad(loss_of{aux})({given.replace('state', held)})"
         narrow = casts and (not self.several or ONCE in self.functions_of_sums)
         grads = self.summed(ONCE, "cast(grads, jnp.bfloat16)" if narrow and self.several else "grads")

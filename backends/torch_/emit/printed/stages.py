@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from meshwright.backends.lines import head
 from meshwright.backends.printing.naming import free
 from meshwright.backends.printing.wires import At
 from meshwright.backends.subject import Subject
@@ -29,7 +30,6 @@ from meshwright.backends.torch_.emit.read.pipeline import (
     shared_by,
 )
 from meshwright.backends.torch_.emit.read.storage import weights_apart
-from meshwright.backends.torch_.emit.write.frame.lines import head
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.fold import Call
 from meshwright.ir.graph.graph import name_in

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from meshwright.backends.subject import Subject
 from meshwright.backends.torch_.emit.read.statistics import moments_in
+from meshwright.ir.analysis.weights import shows_sums
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.words import uses_of
 from meshwright.ir.program.program import BodyProgram, Move
@@ -62,23 +63,24 @@ def cuts_more(subject: Subject) -> bool:
 
 
 def _exchanges_values(subject: Subject) -> bool:
-    """Whether a value of more than one element is exchanged, other than statistics of the batch."""
+    """Whether a value of more than one element is exchanged, other than statistics of the batch; or of one, where the
+    model's own code shows samples sums over the batch."""
     sent = {
         plan.name: moments_in(piece.graph) for piece in subject.pieces for plan in (piece.plan, piece.ahead) if plan
     }
     return any(
-        _exchanges(statement, body, sent[plan])
+        _exchanges(statement, body, sent[plan], 0 if shows_sums(Same(subject.fold)) else 1)
         for plan, body in subject.bodies.items()
         for statement in (*body.forward, *body.backward)
     )
 
 
-def _exchanges(statement: object, body: BodyProgram, sent: set[str]) -> bool:
+def _exchanges(statement: object, body: BodyProgram, sent: set[str], least: int) -> bool:
     return (
         isinstance(statement, Move)
         and _value(statement) not in sent
         and statement.reason in ("value", "gradient")
-        and body.elements[statement.operand] > 1
+        and body.elements[statement.operand] > least
     )
 
 

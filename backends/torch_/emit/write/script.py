@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
+from meshwright.backends.lines import WIDTH
 from meshwright.backends.torch_.emit.read.heterogeneous import Heterogeneous
 from meshwright.backends.torch_.emit.read.storage import WHOLE
 from meshwright.backends.torch_.emit.write.frame.attention import within
@@ -12,7 +13,6 @@ from meshwright.backends.torch_.emit.write.frame.checkpoints import FLAT, resume
 from meshwright.backends.torch_.emit.write.frame.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.write.frame.imports import imports, names_in
 from meshwright.backends.torch_.emit.write.frame.initial import draw
-from meshwright.backends.torch_.emit.write.frame.lines import WIDTH
 from meshwright.backends.torch_.emit.write.frame.model import along, build, in_float8, parallelize, read_cast
 from meshwright.backends.torch_.emit.write.frame.printed import cuts, functions, otherwise
 from meshwright.backends.torch_.emit.write.frame.speed import flops, speed

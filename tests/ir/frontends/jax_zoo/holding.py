@@ -95,6 +95,21 @@ def statistics() -> Statistics:
     return Statistics()
 
 
+class Counted(nn.Module):
+    """A layer that is warmed up by the number of its calls."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        calls = self.variable("seen", "calls", lambda: jnp.zeros(()))
+        if not self.is_initializing():
+            calls.value = calls.value + 1
+        return nn.Dense(V)(nn.relu(nn.Dense(F)(x * calls.value / (1 + calls.value))))
+
+
+def counted() -> Counted:
+    return Counted()
+
+
 def example_inputs(batch: int, seq: int) -> dict[str, Any]:
     return {"x": jnp.zeros((batch, D)), "label": jnp.zeros(batch, jnp.int32)}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.lines import quoted
 from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import joined
-from meshwright.backends.torch_.emit.write.frame.lines import quoted
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.backends.torch_.emit.write.steps.batch import draws_along
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 
-from meshwright.backends.torch_.emit.write.frame.lines import wrapped
+from meshwright.backends.lines import wrapped
 
 STANDARD = ("argparse", "copy", "functools", "inspect", "itertools", "math", "os", "re", "sys", "time")
 WHOLE = {

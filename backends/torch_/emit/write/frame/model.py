@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from meshwright.backends.lines import WIDTH, call, indented, quoted
 from meshwright.backends.subject import Piece
 from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.read.storage import Unit, passed
-from meshwright.backends.torch_.emit.write.frame.lines import WIDTH, call, indented, quoted
 from meshwright.backends.torch_.emit.write.frame.printed import set_forwards
 from meshwright.backends.torch_.emit.write.memory.recompute import runs_again
 from meshwright.backends.torch_.emit.write.memory.waiting import waits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.lines import fitted, head, indented, quoted
 from meshwright.backends.printing import Function
 from meshwright.backends.torch_.emit.printed.bodies import Made, Printed, PrintedBody, Rings
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
@@ -13,7 +14,6 @@ from meshwright.backends.torch_.emit.printed.naming import FORWARD, axes_in
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.write.frame.imports import names_in
-from meshwright.backends.torch_.emit.write.frame.lines import fitted, head, indented, quoted
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.ir.quoting import literal, pattern, said
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from meshwright.backends.lines import indented, wrapped
 from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.recompute import Again
-from meshwright.backends.torch_.emit.write.frame.lines import indented, wrapped
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.ir.quoting import literal
 

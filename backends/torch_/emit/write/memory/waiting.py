@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.lines import indented
 from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.recompute import Again
-from meshwright.backends.torch_.emit.write.frame.lines import indented
 from meshwright.backends.torch_.emit.write.parts import Parts
 
 CALL = '''\

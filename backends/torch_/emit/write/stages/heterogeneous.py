@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from meshwright.backends.lines import WIDTH, quoted, wrapped
 from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.read.heterogeneous import Heterogeneous
@@ -17,7 +18,6 @@ from meshwright.backends.torch_.emit.read.storage import WHOLE
 from meshwright.backends.torch_.emit.write.frame.checkpoints import plain
 from meshwright.backends.torch_.emit.write.frame.entry import joining
 from meshwright.backends.torch_.emit.write.frame.initial import drawn
-from meshwright.backends.torch_.emit.write.frame.lines import WIDTH, quoted, wrapped
 from meshwright.backends.torch_.emit.write.frame.model import parallelize
 from meshwright.backends.torch_.emit.write.frame.printed import cuts
 from meshwright.backends.torch_.emit.write.stages.pipeline import (

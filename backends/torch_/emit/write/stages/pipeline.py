@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from meshwright.backends.lines import fitted, quoted, wrapped
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.stages import SHARE
 from meshwright.backends.torch_.emit.read.allowed import device_of
 from meshwright.backends.torch_.emit.read.pipeline import FOLLOWING, HANDED, Crossing, Pipeline, StageCode
 from meshwright.backends.torch_.emit.read.storage import weights_apart
 from meshwright.backends.torch_.emit.write.frame.checkpoints import plain
-from meshwright.backends.torch_.emit.write.frame.lines import fitted, quoted, wrapped
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.backends.torch_.emit.write.stages.schedule import by_lists, class_of, made_of
 from meshwright.backends.torch_.emit.write.steps.scaling import SCALED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from meshwright.backends.lines import quoted
 from meshwright.backends.torch_.emit.read.allowed import device_of
-from meshwright.backends.torch_.emit.write.frame.lines import quoted
 from meshwright.backends.torch_.emit.write.parts import Parts
 
 WIDE = 80

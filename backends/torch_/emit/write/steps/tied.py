@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshwright.backends.torch_.emit.write.frame.lines import call
+from meshwright.backends.lines import call
 from meshwright.backends.torch_.emit.write.parts import Parts
 from meshwright.ir.quoting import literal
 
