@@ -126,3 +126,15 @@ class ModelTooLarge(ModelError):
     """A model of more modules, or modules nested deeper, than are taken on (docs/limits.md)."""
 
     code = "MW1016"
+
+
+class AnnotationAxis(ModelError):
+    """A sharding in a model's own code that names an axis which the mesh lacks."""
+
+    code = "MW1017"
+
+
+class AnnotationMissing(ModelError):
+    """A model whose own shardings are asked for, and whose code says nothing of any."""
+
+    code = "MW1018"

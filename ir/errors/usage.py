@@ -69,3 +69,9 @@ class ArgumentsMissing(UsageError):
     """An action of a verb that takes other arguments than are given."""
 
     code = "MW8010"
+
+
+class AnnotatedMesh(UsageError):
+    """A mesh of --annotated that cannot be read, or has more or fewer ranks than the cluster."""
+
+    code = "MW8011"

@@ -57,8 +57,11 @@ class FrontEnd(Protocol):
     def from_file(self, path: Path, dtype: str | None) -> Source | None:
         """The model of a file that is not Python; None if this front end reads no such file."""
 
-    def from_factory(self, factory: Factory, time_limit_s: float) -> Source | None:
-        """The model of a factory, with the hooks beside it; None if it is of another framework."""
+    def from_factory(
+        self, factory: Factory, time_limit_s: float, mesh: tuple[tuple[str, int], ...] = ()
+    ) -> Source | None:
+        """The model of a factory, with the hooks beside it; None if it is of another framework. With a mesh, its code's
+        own shardings are asked for, which are of these axes."""
 
     def from_object(self, model: Any, hooks: Mapping[str, Any]) -> Source | None:
         """A model that exists already; None if it is of another framework."""
@@ -95,20 +98,27 @@ def _front_ends() -> Iterator[FrontEnd]:
 # Models ---------------------------------------------------------------------------------------------------------------
 
 
-def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float = TIME_LIMIT_S) -> Source:
+def load_model(
+    reference: str,
+    *,
+    dtype: str | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+    mesh: tuple[tuple[str, int], ...] = (),
+) -> Source:
     """The model that MODEL names on the command line:
 
     file.py:factory        what a factory makes, with the hooks beside it
     a directory, *.json    a Hugging Face configuration
     *.toml                 a shape
 
-    `dtype` is for configurations and shapes; a factory decides for itself.
+    `dtype` is for configurations and shapes; a factory decides for itself. With a mesh, the code's own shardings are
+    asked for.
     """
     path = Path(reference)
     if path.suffix == ".py" or ".py:" in reference:
         with blamed(reference):
             factory = find_factory(reference, time_limit_s=time_limit_s)
-            return next(found for one in _front_ends() if (found := one.from_factory(factory, time_limit_s)))
+            return next(found for one in _front_ends() if (found := one.from_factory(factory, time_limit_s, mesh)))
     for one in _front_ends():
         if (found := one.from_file(path, dtype)) is not None:
             return found

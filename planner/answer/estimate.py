@@ -26,6 +26,7 @@ from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.program.program import Action, Program
 from meshwright.ir.program.text import program_text
 from meshwright.ir.target.workload import Workload
+from meshwright.planner.question.annotated import LEFT
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Setting
@@ -136,7 +137,7 @@ def _program(setting: Setting, config: Config) -> Program:
 
 def to_json(found: Estimate) -> dict[str, Any]:
     """The estimate as docs/estimate.md describes it."""
-    ask, cluster, workload = found.ask, found.ask.cluster, found.workload
+    ask, cluster, workload, left = found.ask, found.ask.cluster, found.workload, found.config.to_json()
     return {
         "format_version": FORMAT_VERSION,
         "provenance": {
@@ -162,7 +163,8 @@ def to_json(found: Estimate) -> dict[str, Any]:
             "imbalance": workload.imbalance,
             "target": ask.target.target,
         },
-        "config": found.config.to_json(),
+        "config": found.config.to_json() if ask.annotated is None else {name: left[name] for name in LEFT},
+        **({} if ask.annotated is None else {"annotated": {axis.name: axis.size for axis in ask.annotated.axes}}),
         "predicted": found.prediction.to_json(),
         "fits": found.prediction.fits,
         "short": [{"stage": stage, "bytes": nbytes} for stage, nbytes in found.short],

@@ -207,6 +207,11 @@ def estimate(parser: ArgumentParser) -> None:
         help="tp=8,pp=4,…: see docs/estimate.md; may be given again",
     )
     add("--configs", metavar="FILE", help="price many: a JSON object of pins per line; --fix gives what it leaves open")
+    add(
+        "--annotated",
+        metavar="MESH",
+        help="price the shardings that a JAX model's own code has, on a mesh: dp=8,tp=4",
+    )
     add("--jobs", type=positive, default=2, metavar="N", help="processes for --configs (default: %(default)s)")
     add("--top", type=positive, default=20, metavar="N", help="rows of the ranked table (default: %(default)s)")
     add("--check", action="store_true", help="exit with 3 if it, or with --configs nothing, fits in memory")

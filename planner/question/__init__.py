@@ -7,6 +7,7 @@
 | `ask` | what the command line asks of a model on a cluster |
 | `knobs` | what is said of a name that can be pinned: kind of value, meaning, what follows |
 | `pins`, `pin_schema` | the table of knobs; what is fixed of them; how the rest is filled in; the same in files |
+| `annotated` | the mesh of a model's own shardings |
 | `module_pins` | what is asked of single modules, by pattern |
 | `constraints` | --fix, --allow and --forbid: the only values of names, and those that must not be |
 | `held` | constraints read back from what was decided |

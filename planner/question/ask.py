@@ -18,6 +18,7 @@ from meshwright.cost_models.measured.file import load_measured
 from meshwright.cost_models.profile import Profile, calibrated, published
 from meshwright.ir.errors import PinRepeated, WorkloadImpossible, WorkloadMissing
 from meshwright.ir.frontends.door import load_model
+from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import STACK_OF_STYLE, Workload, stack_named, traced_in
 from meshwright.planner.question import pricing
@@ -53,11 +54,14 @@ class Ask:
     """What was chosen otherwise than usual, and why."""
     unsaid: frozenset[str] = frozenset()
     """Of target, stack and recipe, what nobody named."""
+    annotated: Mesh | None = None
+    """The mesh that the model's own shardings are of, where these are priced."""
 
     def loaded(self) -> tuple[Ask, Setting]:
         """Load the model, which is captured once a batch is asked for; with what its framework decides."""
         traced = traced_in(self.workload.precision)
-        source = load_model(self.model, dtype=traced).in_dtype(traced)
+        mesh = tuple((axis.name, axis.size) for axis in self.annotated.axes) if self.annotated else ()
+        source = load_model(self.model, dtype=traced, mesh=mesh).in_dtype(traced)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         ask = self._of(source.framework)
         setting = Setting(
@@ -67,7 +71,8 @@ class Ask:
             ask.target,
             pricing.price_of(ask.cluster, ask.profile),
             modules=ask.modules,
-            constraints=Constraints.of(ask.pins),
+            constraints=Constraints() if self.annotated else Constraints.of(ask.pins),
+            annotated=self.annotated,
         )
         return ask, setting
 

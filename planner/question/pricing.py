@@ -24,6 +24,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.profile import Profile, published
 from meshwright.ir.analysis.microbatch import microbatch
 from meshwright.ir.analysis.rebatch import with_batch
+from meshwright.ir.annotated.plan import annotated
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.frontends.door import Source, calls_of, capture
@@ -207,6 +208,8 @@ class Setting:
     """What is asked of single modules: every plan does it."""
     constraints: Constraints = field(default_factory=Constraints)
     """What is asked of names: every plan has it."""
+    annotated: Mesh | None = None
+    """The mesh that the model's own shardings are of, where these are the plan."""
 
     def fold(self, config: Config) -> Fold:
         return self.folds.at(config.batch)
@@ -229,10 +232,19 @@ class Setting:
         return config.workable(judge)
 
     def decisions(self, config: Config, global_batch: int) -> Decisions:
-        """The plan that a configuration stands for. Raises what the model, the target or the constraints refuse."""
+        """The plan that a configuration stands for, or the model's own shardings. Raises what the model, the target or
+        the constraints refuse."""
+        if self.annotated is not None:
+            return self.said(config, self.annotated)
         fold, degrees = self.fold(config), self.ran(config).degrees()
         check(degrees, fold, self.ranks, global_batch)
         return self.allowed(self.template(fold, degrees), fold)
+
+    def said(self, config: Config, mesh: Mesh) -> Decisions:
+        """The plan that the model's own shardings stand for."""
+        fold, found = self.fold(config), self.folds.first(config.batch).annotations
+        made = annotated(fold, found, mesh, self.target, microbatches=config.microbatches, recompute=config.recompute)
+        return self.allowed(made, fold)
 
     def ran(self, config: Config) -> Config:
         """The configuration as the target runs it (`Capabilities.keeps_whole`)."""

@@ -53,7 +53,7 @@ def flat_rates(monkeypatch: pytest.MonkeyPatch) -> None:
         return captured[key][0]
 
     monkeypatch.setattr(pricing, "price_of", lambda cluster, profile: FlatRates(cluster).evaluate)
-    monkeypatch.setattr(ask, "load_model", lambda reference, dtype: loaded(reference, dtype=dtype))
+    monkeypatch.setattr(ask, "load_model", lambda reference, dtype, mesh: loaded(reference, dtype=dtype, mesh=mesh))
     monkeypatch.setattr(pricing, "capture", capture)
 
 

@@ -25,6 +25,7 @@ def asked(*devices: str, hosts: int = 1, ranks: int = 8, global_batch: int | Non
         workload=Workload(global_batch=1, seq=4096, **workload),
         global_batch=global_batch,
         target=SimpleNamespace(target="any"),
+        annotated=None,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from meshwright.ir.analysis.rebatch import in_proportion
+from meshwright.ir.annotated.annotations import Annotations
 from meshwright.ir.errors import CannotRebatch
 from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.graph.constants import Constant, resized
@@ -26,6 +27,8 @@ class Captured:
     notes: tuple[str, ...] = ()
     constants: Mapping[str, Constant] = field(default_factory=dict)
     """How the constants of the fold are made, by their laws."""
+    annotations: Annotations = field(default_factory=Annotations)
+    """Where the model's own code says that values and parameters lie."""
 
 
 def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, Constant]:

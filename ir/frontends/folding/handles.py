@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.ir.annotated.annotations import Spec
 from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.graph import Graph
@@ -68,3 +69,5 @@ class Traced:
     notes: tuple[str, ...] = ()
     made: Mapping[str, Constant] = field(default_factory=dict)
     """How the constants are made, by their laws."""
+    annotated: Mapping[str, Spec] = field(default_factory=dict)
+    """Of values, where the model's own code says that they lie."""

@@ -11,6 +11,7 @@
 | `rooms` | which block every equation of an unrolled model lies in |
 | `primitives` | the walk from equations to operators, by tables |
 | `capture` | a source and a workload in, a fold out |
+| `annotated` | the mesh that a model's own shardings are traced on, and what they say |
 | `sites` | where equations stand in a jaxpr |
 | `calls` | how a model is made and called, and where its values are made, for code that runs it |
 | `small/` | the small twin of a model |

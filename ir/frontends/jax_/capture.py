@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.ir.analysis.rebatch import batched_laws
+from meshwright.ir.annotated.annotations import Spec
 from meshwright.ir.errors import HookUnusable, MeshwrightError
 from meshwright.ir.frontends.folding.assemble import NotFoldable
 from meshwright.ir.frontends.folding.captured import Captured
@@ -21,7 +22,8 @@ from meshwright.ir.frontends.folding.segment import fold_trace, names_of
 from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.foreign import blamed
-from meshwright.ir.frontends.jax_.flat import Flat, flattened
+from meshwright.ir.frontends.jax_.annotated import annotations_of
+from meshwright.ir.frontends.jax_.flat import Flat, Leaf, flattened
 from meshwright.ir.frontends.jax_.primitives import elementwise, indexing, products, shapes
 from meshwright.ir.frontends.jax_.primitives.translate import Lowering, Translator
 from meshwright.ir.frontends.jax_.rooms import placed
@@ -53,12 +55,14 @@ def capture(source: JaxSource, *, batch: int, seq: int, seed: int = 0, written: 
     step = traced(source, example)
     parameters = sum(leaf.type.elements for leaf in step.leaves if leaf.kind == "param")
     found = folded(source, step, labels, seed=seed, written=written)
+    said = {leaf.path: leaf.spec for leaf in found.leaves if leaf.spec}
     return Captured(
         fold=found.fold,
         parameters=parameters,
         stacks=found.stacks,
         notes=(*notes, *found.notes),
         constants=batched(found.made, batched_laws(found.fold, batch)),
+        annotations=annotations_of(found.fold, found.graph, found.stacks, said, found.annotated),
     )
 
 
@@ -72,6 +76,8 @@ class Folded:
     whole: bool
     notes: tuple[str, ...]
     made: Mapping[str, Constant]
+    leaves: tuple[Leaf, ...]
+    annotated: Mapping[str, Spec]
 
 
 def folded(
@@ -94,7 +100,16 @@ def folded(
         graph, _ = translated(flat, step, labels, (), written=written)
         fold = fold_trace(graph.graph, (), {})
     notes = (*said, *graph.notes)
-    return Folded(fold=fold, graph=graph.graph, stacks=stacks, whole=whole, notes=notes, made=graph.made)
+    return Folded(
+        fold=fold,
+        graph=graph.graph,
+        stacks=stacks,
+        whole=whole,
+        notes=notes,
+        made=graph.made,
+        leaves=tuple(flat.leaves.values()),
+        annotated=graph.annotated,
+    )
 
 
 def translated(
@@ -121,7 +136,8 @@ def translated(
         graph = recognised(shared(graph), constants)
         constants = {value: term for value, term in constants.items() if value in graph.types}
     notes = tuple(dict.fromkeys((*flat.notes, *t.notes)))
-    return Traced(graph, constants, notes, t.made(constants, written)), Coverage(len(flat.equations), t.opaque_count)
+    made = t.made(constants, written)
+    return Traced(graph, constants, notes, made, t.annotated), Coverage(len(flat.equations), t.opaque_count)
 
 
 def _finished(t: Translator, loss: str, updates: Sequence[Update]) -> Graph:

@@ -18,6 +18,7 @@ from meshwright.ir.graph.constants import Constant
 
 if TYPE_CHECKING:
     from meshwright.ir.frontends.folding.captured import Captured
+    from meshwright.ir.frontends.jax_.annotated import Sizes
     from meshwright.ir.frontends.jax_.source import JaxSource
 
 
@@ -25,14 +26,14 @@ def from_file(path: Path, dtype: str | None) -> None:
     """No file of numbers is read as a model of JAX."""
 
 
-def from_factory(factory: Factory, time_limit_s: float) -> JaxSource | None:
+def from_factory(factory: Factory, time_limit_s: float, mesh: Sizes = ()) -> JaxSource | None:
     """The model of a factory, with the hooks beside it; None if it returns a model of torch after all."""
     if not _written_in_jax(factory.beside):
         return None
     from meshwright.ir.frontends.jax_.source import JaxSource, refused, source_of
 
     with blamed(factory.path):
-        found = source_of(factory, time_limit_s)
+        found = source_of(factory, time_limit_s, mesh)
     if isinstance(found, JaxSource):
         return found
     if _roots(found) & {"torch"}:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from meshwright.ir.annotated.annotations import Spec
 from meshwright.ir.frontends.folding.stacks import SHORT_WALK, Stack, short_walk
 from meshwright.ir.frontends.foreign import HOME
 from meshwright.ir.frontends.jax_.dtypes import type_of
@@ -55,6 +56,8 @@ class Leaf:
     trained: bool = True
     data: Any = None
     random: bool = False
+    spec: Spec = ()
+    """Where the model's own code says that it lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +295,8 @@ class _Flattening:
             leaf = self.flat.leaves[stacked]
             inside = leaf.path.removeprefix(f"{prefix}.")
             type_ = Type(leaf.type.shape[1:], leaf.type.dtype)
-            known[at] = self.leaf(replace(leaf, path=f"{prefix}.{at}.{inside}", type=type_))
+            own = replace(leaf, path=f"{prefix}.{at}.{inside}", type=type_, spec=leaf.spec[1:])
+            known[at] = self.leaf(own)
         return known[at]
 
     def joined(self, rows: Sequence[Atom], source: str) -> Atom:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
+from meshwright.ir.annotated.annotations import Spec
 from meshwright.ir.errors import EmptyModel, FactoryRaised, NoExampleInputs
 from meshwright.ir.frontends.jax_.dtypes import type_of
 from meshwright.ir.frontends.jax_.flat import Leaf
@@ -46,7 +47,13 @@ Made = Callable[[Any], Stated]
 """The model, given the shapes of a batch."""
 
 
-def model_of(factory: Callable[[], Any], place: str, forward: Callable[..., Any] | None) -> tuple[Made, str] | Any:
+Said = Callable[[Any], Spec]
+"""Names of dimensions by mesh axes."""
+
+
+def model_of(
+    factory: Callable[[], Any], place: str, forward: Callable[..., Any] | None, said: Said = lambda _: ()
+) -> tuple[Made, str] | Any:
     """What a factory returns, and what it is called; something else than a model of JAX as it is."""
     box: list[Any] = []
 
@@ -61,10 +68,11 @@ def model_of(factory: Callable[[], Any], place: str, forward: Callable[..., Any]
     name = type(made).__name__
     if parts is not None:
         _, kind, static = parts
-        how = _nnx if kind == "nnx" else _equinox
-        return how(state, static, place, forward), name
+        if kind == "equinox":
+            return _equinox(state, static, place, forward), name
+        return _nnx(state, static, place, forward, said), name
     if is_linen(made):
-        return _linen(made, place, forward), name
+        return _linen(made, place, forward, said), name
     if isinstance(made, tuple | list) and len(made) == 2 and all(map(callable, made)):
         return _pair(made[0], made[1], place, forward), getattr(made[1], "__name__", "model")
     return made
@@ -160,7 +168,7 @@ def _floating(one: Any) -> bool:
     return bool(jax.numpy.issubdtype(one.dtype, jax.numpy.floating))
 
 
-def _nnx(state: Any, static: Any, place: str, forward: Callable[..., Any] | None) -> Made:
+def _nnx(state: Any, static: Any, place: str, forward: Callable[..., Any] | None, said: Said) -> Made:
     nnx: Any = sys.modules["flax.nnx"]
     kinds = {".".join(map(str, path)): one for path, one in nnx.to_flat_state(state)}
 
@@ -171,7 +179,9 @@ def _nnx(state: Any, static: Any, place: str, forward: Callable[..., Any] | None
         drawn = isinstance(variable, nnx.RngState) or _is_key(one)
         return ("constant", True) if drawn else ("buffer", False)
 
-    leaves = _leaves(state, place, kind_of)
+    metadata: dict[str, Any] = {path: getattr(one, "get_metadata", dict)() for path, one in kinds.items()}
+    names = {path: one.get("out_sharding") or one.get("sharding") for path, one in metadata.items()}
+    leaves = tuple(replace(leaf, spec=said(names.get(leaf.path))) for leaf in _leaves(state, place, kind_of))
 
     def run(state: Any, batch: Any) -> tuple[Any, Any]:
         model = nnx.merge(static, state)
@@ -212,15 +222,20 @@ def _equinox(state: Any, static: Any, place: str, forward: Callable[..., Any] | 
     return lambda batch: Stated(state, leaves, run, "equinox", _accepted(equinox.combine(state, static).__call__))
 
 
-def _linen(module: Any, place: str, forward: Callable[..., Any] | None) -> Made:
+def _linen(module: Any, place: str, forward: Callable[..., Any] | None, said: Said) -> Made:
     from flax.core import meta
 
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
 
     def made(batch: Any) -> Stated:
+        names: dict[str, Any] = {}
+
         def begin(batch: Any) -> Any:
             positional, keyword = arguments(module.__call__, batch, place)
-            return meta.unbox(module.init(keys, *positional, **keyword, **_keyed(module.__call__, keyword)))
+            boxed = module.init(keys, *positional, **keyword, **_keyed(module.__call__, keyword))
+            leaves = jax.tree_util.tree_flatten_with_path(boxed, is_leaf=meta.is_axis_metadata)[0]
+            names.update({path_of(at): getattr(one, "names", None) for at, one in leaves})
+            return meta.unbox(boxed)
 
         whole = jax.eval_shape(begin, batch)
         held = {name: dict(whole[name]) for name in whole}
@@ -230,7 +245,13 @@ def _linen(module: Any, place: str, forward: Callable[..., Any] | None) -> Made:
             return ("param", False) if path.startswith("params.") else ("buffer", False)
 
         leaves = tuple(
-            Leaf(one.kind, one.path.removeprefix("params."), one.type, random=one.random)
+            Leaf(
+                one.kind,
+                one.path.removeprefix("params."),
+                one.type,
+                random=one.random,
+                spec=said(names.get(one.path)),
+            )
             for one in _leaves(flat, place, kind_of)
         )
 

@@ -36,6 +36,7 @@ from meshwright.ir.frontends.foreign import (
     guarded,
     user_line,
 )
+from meshwright.ir.frontends.jax_.annotated import RULES, Sizes, meshed, spec_of
 from meshwright.ir.frontends.jax_.dtypes import type_of
 from meshwright.ir.frontends.jax_.flat import Leaf
 from meshwright.ir.frontends.jax_.models import Made, model_of, path_of
@@ -79,6 +80,8 @@ class JaxSource:
     place: str
     config: str = ""
     dtype: str = ""
+    mesh: Sizes = ()
+    """The axes of the mesh that its own shardings are of, where they are asked for."""
     beside: Mapping[str, Any] = field(default_factory=dict)
 
     def in_dtype(self, dtype: str) -> JaxSource:
@@ -91,17 +94,19 @@ class JaxSource:
         return replace(self, dtype="") if self.dtype else None
 
 
-def source_of(factory: Factory, time_limit_s: float = TIME_LIMIT_S) -> JaxSource | Any:
-    """The model of a factory with the hooks beside it; what is no model of JAX as it is."""
+def source_of(factory: Factory, time_limit_s: float = TIME_LIMIT_S, mesh: Sizes = ()) -> JaxSource | Any:
+    """The model of a factory with the hooks beside it; what is no model of JAX as it is. `mesh`: its own shardings are
+    asked for, which are of that."""
     beside, place = factory.beside, factory.path
     hooks = {name: beside.get(name) for name in (*TAKEN, "dims")}
     check_hooks(hooks, TAKEN, place)
-    with guarded(place, time_limit_s):
-        found = model_of(factory.make, place, hooks["forward"])
+    rules = beside.get(RULES)
+    with guarded(place, time_limit_s), meshed(mesh, rules, place):
+        found = model_of(factory.make, place, hooks["forward"], lambda names: spec_of(names, mesh, rules, place))
     if not isinstance(found, tuple) or len(found) != 2 or not callable(found[0]):
         return found
     made, name = found
-    return JaxSource(made, name, hooks, place, beside=beside)
+    return JaxSource(made, name, hooks, place, mesh=mesh, beside=beside)
 
 
 def refused(made: Any, place: str) -> FactoryRaised:
@@ -145,7 +150,7 @@ class Step:
 
 def traced(source: JaxSource, batch: Any) -> Step:
     """The jaxpr of a training step on a batch of these shapes."""
-    with _user_code(source.place):
+    with _user_code(source.place), meshed(source.mesh, source.beside.get(RULES), source.place):
         model = source.made(batch)
         shapes, tree = jax.tree.flatten(model.state)
         leaves = tuple(_in_dtype(leaf, source.dtype) for leaf in model.leaves)

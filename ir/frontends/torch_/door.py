@@ -32,8 +32,8 @@ def from_file(path: Path, dtype: str | None) -> TorchSource | None:
     return None
 
 
-def from_factory(factory: Factory, time_limit_s: float) -> TorchSource:
-    """The model of a factory, with its hooks."""
+def from_factory(factory: Factory, time_limit_s: float, mesh: tuple[tuple[str, int], ...] = ()) -> TorchSource:
+    """The model of a factory, with its hooks; modules of torch say of nothing where it lies."""
     return adopted(source_from(factory, time_limit_s=time_limit_s))
 
 

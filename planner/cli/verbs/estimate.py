@@ -7,13 +7,15 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from meshwright.ir.errors import UnknownStep
+from meshwright.ir.errors import PinsContradict, UnknownStep
 from meshwright.planner.answer.estimate import STEPS, estimate, to_json
 from meshwright.planner.answer.estimates import Outcome, Pricer, in_order, read_lines
 from meshwright.planner.cli.exits import NOTHING_FITS
+from meshwright.planner.question.annotated import config_of, mesh_of
 from meshwright.planner.question.ask import Ask, asked, missing
 from meshwright.planner.question.pins import Config, fill
 from meshwright.planner.question.pricing import Setting
@@ -24,12 +26,20 @@ def run(args: Namespace) -> int:
     dump = _dump_step(args.dump_after)
     ask = asked(args)
     if args.configs is not None:
+        if args.annotated is not None:
+            raise PinsContradict(
+                place="--annotated", cause="--configs prices other plans", fix="leave one of the two out"
+            )
         return run_many(ask, args)
     if ask.global_batch is None:
         raise missing("--global-batch", "256", "the sequences of one optimizer step")
-    config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=ask.global_batch)
-    config.workable(Config.degrees)  # what degrees refuse, they refuse before the model is touched
     global_batch = ask.global_batch
+    if args.annotated is not None:
+        ask = replace(ask, annotated=mesh_of(args.annotated, ask.cluster.ranks))
+        config = config_of(ask.pins, global_batch)
+    else:
+        config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=global_batch)
+        config.workable(Config.degrees)  # what degrees refuse, they refuse before the model is touched
     ask, setting = ask.loaded()
     config = setting.settled(config, global_batch)
     if dump is not None:

@@ -13,6 +13,7 @@ from meshwright.planner.answer.estimate import Estimate, StageWork
 from meshwright.planner.answer.estimates import Outcome
 from meshwright.planner.cli.views.tables import new_console, new_table, rows_alike, share_table, worth
 from meshwright.planner.plan.units import count, decimal_bytes, nbytes, percent, seconds
+from meshwright.planner.question.annotated import LEFT
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.pins import NAMES, word
 
@@ -39,7 +40,11 @@ def show(found: Estimate) -> None:
 def _heading(console: Console, found: Estimate) -> None:
     console.print(f"{found.ask.model}  digest {found.digest}", style="bold")
     _setting(console, found.ask, found.workload.global_batch, f"{found.parameters:,} parameters; ")
-    console.print(f"configuration {found.config}")
+    if found.ask.annotated is None:
+        console.print(f"configuration {found.config}")
+    else:
+        said = ", ".join(f"{name}={getattr(found.config, name)}" for name in LEFT)
+        console.print(f"configuration the model's own shardings on ({found.ask.annotated}), {said}")
     console.print()
 
 

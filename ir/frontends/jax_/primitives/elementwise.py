@@ -184,6 +184,16 @@ def passed(t: Translator, equation: Equation, given: list[Any]) -> Any:
     return given[0] if len(equation.types) == 1 else tuple(given)
 
 
+def constrained(t: Translator, equation: Equation, given: list[Any]) -> Any:
+    """The value as it is; what is said of it is noted."""
+    (x,) = given
+    spec = getattr(equation.params.get("sharding"), "spec", None)
+    if isinstance(x, str) and spec is not None:
+        several = (one if isinstance(one, tuple) else (one,) for one in spec)
+        t.annotated.setdefault(x, tuple(tuple(axis for axis in axes if isinstance(axis, str)) for axes in several))
+    return x
+
+
 def detached(t: Translator, equation: Equation, given: list[Any]) -> Given:
     """Outside of differentiation."""
     (x,) = given
@@ -279,11 +289,12 @@ TABLE: dict[str, Lowering] = {
     "stop_gradient": detached,
     **dict.fromkeys(
         (
-            "copy", "copy_p", "name", "optimization_barrier", "pvary", "sharding_constraint", "reduce_precision",
-            "device_put", "mesh_cast", "layout_constraint", "pcast",
+            "copy", "copy_p", "name", "optimization_barrier", "pvary", "reduce_precision", "device_put",
+            "mesh_cast", "layout_constraint", "pcast",
         ),
         passed,
     ),
+    "sharding_constraint": constrained,
     "reduce_sum": reduction("sum"),
     "reduce_max": reduction("amax"),
     "reduce_min": reduction("amin"),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.ir.annotated.annotations import Spec
 from meshwright.ir.frontends.folding.emit import Emitter
 from meshwright.ir.frontends.folding.handles import Names, Place
 from meshwright.ir.frontends.folding.layout import broadcast
@@ -43,6 +44,8 @@ class Translator(Emitter):
         self.given: dict[int, Given] = {}
         self.opaque_count = 0
         self.covered = 0
+        self.annotated: dict[str, Spec] = {}
+        """Of values, where the model's own code says that they lie."""
 
     def run(self, flat: Flat, labels: dict[str, tuple[str, ...]]) -> list[Given]:
         """Translate everything; what the outputs are."""
