@@ -284,16 +284,25 @@ def _gathered_again(program: Program, executed: Callable[[str], str]) -> Iterato
 
 
 def _added_before(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
-    """The sums that backward passes make of what several calls of a stage read and hold whole, of all but the first."""
+    """The sums that backward passes make of what several calls of a stage read and hold whole, of all but the first
+    that makes any."""
     for tie in program.ties:
-        for stage, call in tie.holders[1:]:
-            body = _body_of(program, stage, call)
-            slot = next(one for one in body.params if one.path == tie.path)
-            names = {name for name, _ in _way(body, slot.grad)} if slot.grad and slot.stored == slot.value else set()
-            for one in body.backward:
-                if isinstance(one, Move) and one.reason == "sync" and one.operand in names and not one.step.free:
-                    where = executed(one.step.kind), tuple(sorted(one.step.axes))
-                    yield where, int(body.nbytes[one.operand]) * program.microbatches
+        several = (list(_sums_again(program, stage, call, tie.path, executed)) for stage, call in tie.holders)
+        for sums in list(filter(None, several))[1:]:
+            yield from sums
+
+
+def _sums_again(
+    program: Program, stage: int, call: int, path: str, executed: Callable[[str], str]
+) -> Iterator[tuple[Where, int]]:
+    """The sums that the backward pass of a call makes of the gradient of a parameter that it holds whole."""
+    body = _body_of(program, stage, call)
+    slot = next(one for one in body.params if one.path == path)
+    names = {name for name, _ in _way(body, slot.grad)} if slot.grad and slot.stored == slot.value else set()
+    for one in body.backward:
+        if isinstance(one, Move) and one.reason == "sync" and one.operand in names and not one.step.free:
+            where = executed(one.step.kind), tuple(sorted(one.step.axes))
+            yield where, int(body.nbytes[one.operand]) * program.microbatches
 
 
 def _summed_apart(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:

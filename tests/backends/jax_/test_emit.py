@@ -17,6 +17,7 @@ from meshwright.backends.jax_ import door
 from meshwright.backends.jax_.capabilities import JAX_CPU
 from meshwright.backends.jax_.emit import accumulation, views
 from meshwright.backends.jax_.emit.files import emit
+from meshwright.backends.jax_.emit.printed.bodies import common_end
 from meshwright.backends.jax_.emit.recompute import again
 from meshwright.backends.jax_.emit.shardings import Constraint, Shardings
 from meshwright.backends.jax_.emit.tables import pattern, written
@@ -40,6 +41,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.program.lower import lower
 from meshwright.ir.program.program import BodyProgram, Move
 from meshwright.ir.sharding.adjoint import Strategy
+from meshwright.ir.sharding.reshard import Step as Moved
 from meshwright.ir.target.combined import several_uses
 from meshwright.ir.target.workload import STACKS
 from tests.backends.jax_.planned import LLAMA, WORKLOAD, ZOO, model, subject
@@ -80,6 +82,21 @@ def test_printed_scripts_are_clean(tmp_path: Path) -> None:
         assert "def blocks_forward(params: Params, x: Array)" in text
         assert len(text.splitlines()) <= 400
     assert unclean(tmp_path, types=False) == ""
+
+
+def test_what_parts_of_a_model_sum_otherwise_each_sums_where_it_reads_it(tmp_path: Path) -> None:
+    """A table that an encoder reads by whole sequences, and a decoder by parts."""
+    text = dict(emit(subject(f"{ZOO}/translation.py:build", cp=2), tmp_path).texts)["train_shardings.py"]
+    assert text.count('copy_to(params["table"], "cp")') == 1
+    assert '"table": lambda grad: grad' in text
+
+
+def test_sums_that_all_end_with() -> None:
+    """Of a parameter that two parts read, by the steps of each."""
+    over_cp, over_dp = Moved("all_reduce", ("cp",)), Moved("reduce_scatter", ("dp",), 0)
+    assert common_end([(over_cp, over_dp), (over_dp,)]) == (over_dp,)
+    assert common_end([(over_cp, over_dp), (over_dp, over_cp)]) == ()
+    assert common_end([(over_cp, over_dp)] * 2) == (over_cp, over_dp)
 
 
 def test_the_same_plan_is_the_same_text(tmp_path: Path) -> None:

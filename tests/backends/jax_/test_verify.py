@@ -63,7 +63,7 @@ PRINTED = (
     (f"{ZOO}/plain.py:lora", {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}),
     (f"{LLAMA}:tiny_scan", {"dp": 2, "cp": 2, "context": "ring", "zigzag": True, "zero": 3, "microbatches": 2}),
     (f"{ZOO}/plain.py:lora", {"cp": 2, "context": "ring"}),
-    (f"{ZOO}/translation.py:build", {"cp": 2}),
+    (f"{ZOO}/translation.py:build", {"cp": 2, "dp": 2, "microbatches": 2}),
     (f"{ZOO}/plain.py:ragged", {"dp": 2, "recompute": "full"}),
 )
 """What shardings of values cannot say: several placements in which readers take a value; rings; a table that an encoder
