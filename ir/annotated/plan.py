@@ -123,8 +123,8 @@ class _Propagation:
             graph = call.body.graph
             if forwards:
                 self.enter(call, before)
-            for op in graph.ops if forwards else reversed(graph.ops):
-                self.choose(call.body.name, graph, op)
+            for at in range(len(graph.ops)) if forwards else reversed(range(len(graph.ops))):
+                self.choose(call.body.name, graph, at)
 
     def enter(self, call: Call, before: str) -> None:
         """Take over where inputs of a body lie: as what feeds its first call, which `before` runs before, and as what
@@ -148,8 +148,9 @@ class _Propagation:
             body = self.fold.segments[source.segment].period[source.position]
         return self.lies.get((body, self.fold.body[body].graph.outputs[source.output]))
 
-    def choose(self, body: str, graph: Graph, op: Op) -> None:
-        """The choices of an operator, axis by axis."""
+    def choose(self, body: str, graph: Graph, at: int) -> None:
+        """The choices of the operator at a place of a graph, axis by axis."""
+        op = graph.ops[at]
         rule, strategy = self.rules[body][op.name], Strategy()
         for axis in self.axes:
             best: tuple[tuple[float, bool, str], Strategy] | None = None
@@ -169,7 +170,7 @@ class _Propagation:
             if (body, value) not in self.fixed:
                 self.lies[body, value] = state.dims
         for value, state in zip(op.operands, applied.operands, strict=True):
-            if graph.readers[value][0][0] == graph.ops.index(op):
+            if graph.readers[value][0][0] == at:
                 self.wanted[body, value] = state.dims
 
     def candidates(self, body: str, op: Op, rule: Rule, axis: str) -> Iterator[Choice]:

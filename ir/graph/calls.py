@@ -60,6 +60,8 @@ class Invoked:
     """The paths of all trained arrays, in the order of the state's leaves."""
     rest: tuple[str, ...] = ()
     """The paths of the state's other arrays: statistics, tables, keys of random numbers."""
+    named: bool = False
+    """Whether its parameters carry names of mesh axes of their own, for which NNX wants a mesh as it makes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,8 @@ def _pair(invoked: Invoked, factory: str, changed: bool) -> Iterator[str]:
 
 
 def _nnx(invoked: Invoked, factory: str, changed: bool) -> Iterator[str]:
+    if invoked.named:
+        yield "nnx.use_eager_sharding(False)  # where parameters lie is said here, not in the model"
     yield from _made(f"model = {factory}()", "model.train()", "return model")
     yield "static = nnx.graphdef(nnx.eval_shape(made))"
     yield from ("", "") if changed else ()

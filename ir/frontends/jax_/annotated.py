@@ -32,11 +32,15 @@ RULES = "logical_axis_rules"
 
 @contextmanager
 def meshed(sizes: Sizes, rules: Any, place: str) -> Iterator[None]:
-    """Where code runs that says where its values lie. Raises `AnnotationAxis`."""
-    if not sizes:
-        yield
-        return
+    """Where code runs that says where its values lie. Without a mesh, NNX's metadata says nothing. Raises
+    `AnnotationAxis`."""
     with ExitStack() as stack:
+        nnx = sys.modules.get("flax.nnx")
+        if not sizes:
+            if nnx is not None:
+                stack.enter_context(nnx.use_eager_sharding(False))
+            yield
+            return
         names, lengths = zip(*sizes, strict=True)
         stack.enter_context(jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh(lengths, names)))
         linen = sys.modules.get("flax.linen")

@@ -77,7 +77,7 @@ def invoked_of(source: JaxSource, step: Step, example: Mapping[str, Any]) -> Inv
     paths = tuple(leaf.path for leaf in step.leaves if leaf.kind == "param")
     rest = tuple(leaf.path for leaf in step.leaves if leaf.kind in ("buffer", "constant"))
     if source.hooks["forward"] is not None:
-        return Invoked(way=made.way, arguments=(), forward=True, paths=paths, rest=rest)
+        return Invoked(way=made.way, arguments=(), forward=True, paths=paths, rest=rest, named=made.named)
     drawn = next((name for name in made.accepted if name in KEYS and name not in example), None)
     if drawn is not None:
         raise EmissionModel(
@@ -90,6 +90,7 @@ def invoked_of(source: JaxSource, step: Step, example: Mapping[str, Any]) -> Inv
         modes=tuple((name, TRAINING[name]) for name in made.accepted if name in TRAINING and name not in example),
         paths=paths,
         rest=rest,
+        named=made.named,
     )
 
 

@@ -41,6 +41,8 @@ class Stated:
     """`nnx`, `linen`, `equinox` or `pair`."""
     accepted: Mapping[str, bool]
     """The parameters of its forward pass, and whether they are given by position alone."""
+    named: bool = False
+    """Whether parameters carry names of mesh axes of their own, for which NNX wants a mesh as it makes them."""
 
 
 Made = Callable[[Any], Stated]
@@ -191,7 +193,8 @@ def _nnx(state: Any, static: Any, place: str, forward: Callable[..., Any] | None
         outputs = model(*positional, **keyword, **_keyed(model.__call__, keyword))
         return outputs, nnx.state(model)
 
-    return lambda batch: Stated(state, leaves, run, "nnx", _accepted(nnx.merge(static, state).__call__))
+    named = any(names.values())
+    return lambda batch: Stated(state, leaves, run, "nnx", _accepted(nnx.merge(static, state).__call__), named)
 
 
 def _equinox(state: Any, static: Any, place: str, forward: Callable[..., Any] | None) -> Made:

@@ -26,11 +26,13 @@ PLANS = (
     ),
     (f"{ZOO}/plain.py:decoder_scan", {"dp": 2, "tp": 2, "zero": 3, "microbatches": 2}),
     (f"{ZOO}/nnx_.py:scanned", {"cp": 2, "tp": 2, "context": "ulysses", "recompute": "full"}),
+    (f"{ZOO}/annotated.py:named", {"dp": 2, "tp": 2, "zero": 3}),
 )
 NEEDED = (
     {"executed", "read_whole", "by_bytes", "scalars"},
     {"executed", "by_bytes", "tied", "log_softmax"},
     {"scalars", "tied"},
+    {"executed", "log_softmax"},
 )
 """The rewrites without which collectives of each would differ."""
 
@@ -48,7 +50,7 @@ def test_scripts_are_exact(ran: list[tuple[Job, Ran]]) -> None:
     for one, left in ran:
         found = verdict(one, left)
         assert found.differences == ()
-        assert found.tensors >= 16
+        assert found.tensors >= 10
         assert found.worst < 1e-5
 
 

@@ -106,6 +106,26 @@ def scanned() -> Scanned:
     return Scanned()
 
 
+class Named(nnx.Module):
+    """A perceptron whose parameters carry names, for which NNX wants a mesh as it makes them."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        def linear(a: int, b: int, *names: str) -> nnx.Linear:
+            made = nnx.with_partitioning(nnx.initializers.lecun_normal(), names)
+            return nnx.Linear(a, b, use_bias=False, kernel_init=made, rngs=rngs)
+
+        self.table, self.norm = nnx.Embed(V, D, rngs=rngs), nnx.RMSNorm(D, rngs=rngs)
+        self.up, self.down, self.head = linear(D, F, "dp", "tp"), linear(F, D, "tp", "dp"), linear(D, V, "dp", "tp")
+
+    def __call__(self, tokens: Any) -> Any:
+        x = self.table(tokens)
+        return self.head(x + self.down(jax.nn.silu(self.up(self.norm(x)))))
+
+
+def named() -> Named:
+    return Named(nnx.Rngs(0))
+
+
 def silent() -> Any:
     """Code that says nothing."""
 
