@@ -51,7 +51,7 @@ def test_the_documented_keys_are_the_emitted_ones(tmp_path: Path, capsys: pytest
         'nics = [{kind = "infiniband", gbps = 25, count = 4}]\n'
     )
     found = estimated(capsys, TINY, *SMALL, "--cluster", str(tight), "--fix", "pp=2")
-    assert {starred(key) for key in keys(found)} == set(documented())
+    assert {starred(key) for key in keys(found)} == set(documented()) - {"annotated.*"}  # of models in JAX alone
     assert len(documented()) == len(set(documented()))
     assert tuple(found["config"]) == NAMES
     assert found["notes"], "25 GB/s typed as 25 Gb/s"

@@ -57,6 +57,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "profile": None,
             "target": "any",
             "fix": [],
+            "annotated": None,
             "configs": None,
             "jobs": 2,
             "top": 20,
@@ -92,7 +93,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "alone": False,
         },
     ),
-    "compare": (["p", "log"], {"plan": "p", "log": "log", "skip": 1, "json": False}),
+    "compare": (["p", "log"], {"plan": "p", "log": "log", "skip": 1, "learn": None, "json": False}),
     "inspect": (
         ["m"],
         OUT | {"model": "m", "batch": 1, "seq": 1024, "dtype": "bf16", "style": "eager", "device": "cuda"},

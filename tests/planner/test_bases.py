@@ -160,8 +160,8 @@ CALLS = ((("a", 1),), (("b", 1),), (("c", 1),))
 class Told(Bounds):
     """Bounds of stages whose seconds are told; ranks that straggle double the step."""
 
-    def __init__(self, taken: tuple[Taken, ...], groups: Any = None, **stack: Any) -> None:
-        calls = CALLS[: len(taken)]
+    def __init__(self, taken: tuple[Taken, ...], groups: Any = None, calls: Any = CALLS, **stack: Any) -> None:
+        calls = calls[: len(taken)]
         self.taken: dict[Any, Seconds] = {own: Seconds(*one) for own, one in zip(calls, taken, strict=True)}
         own = groups or tuple((number,) for number in range(len(calls)))
         common: Any = SimpleNamespace(
@@ -231,9 +231,9 @@ def test_a_step_waits_works_and_is_waited_for(own: dict[str, Any], bounds: Told,
         (2, None, (), 1 + 18 + 5),
         (3, None, (), 1 + 18 + 5),
         (1, None, ("publish",), 1 + 18 + 10),
-        (1, None, ("gradients",), 1 + 18 + 5.5 + 5),  # the last pass of 9 s covers half of its seconds
+        (1, None, ("gradients",), 1 + 18 + 10 + 5),  # of one body nothing is left to cover what it reduces
         (1, ((0, 1),), (), 30 + 20 + 6),
-        (1, ((0, 1),), ("gradients",), 30 + 6),  # nobody knows what of several stages is covered
+        (1, ((0, 1),), ("gradients",), 30 + 10 + 6),  # of several stages more may be covered, but not the first body
     ],
 )
 def test_what_copies_tell_each_other_ends_a_step(
@@ -246,10 +246,11 @@ def test_what_copies_tell_each_other_ends_a_step(
     assert {beside for beside, _ in bounds.asked} == {zero > 1}
 
 
-@pytest.mark.parametrize(("pp", "expected"), [(1, 18 + 10 - 4.5), (2, 1 + 18 + 10)])
+@pytest.mark.parametrize(("pp", "expected"), [(1, 18 + 20 - 4.5), (2, 1 + 18 + 20)])
 def test_pipelines_that_reduce_last_hide_nothing_of_it(pp: int, expected: float) -> None:
     """The same with one stage and with two."""
-    bounds = Told(((1, 2, 3, 0), (2, 3, 4, 0)) if pp == 2 else ((2, 3, 4, 0),), hides=("gradients",))
+    taken = ((1, 2, 3, 0), (2, 3, 4, 0)) if pp == 2 else ((2, 3, 4, 0),)
+    bounds = Told(taken, calls=(((("a", 1), ("b", 1))), (("b", 1), ("a", 1))), hides=("gradients",))
     bounds.common.setting.target.reduces_last = True  # type: ignore[misc]
     own = Wires({"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, ZERO[0], regather=True)
     found = bounds.step_s(told.config(pp=pp, dp=4, microbatches=2), own)
@@ -257,10 +258,10 @@ def test_pipelines_that_reduce_last_hide_nothing_of_it(pp: int, expected: float)
 
 
 def test_reductions_that_are_covered_take_nothing_more() -> None:
-    """Half of nine seconds covers four."""
-    bounds = Told(((2, 3, 4, 0),), hides=("gradients",))
-    own = Wires({"a": 0.0}, {"a": 0.0}, {"a": 4.0}, ZERO[0], regather=True)
-    assert bounds.step_s(told.config(dp=4), own) == 2 * 9
+    """Half of nine seconds covers three and one, but that the body that runs first is reduced when nothing runs."""
+    bounds = Told(((2, 3, 4, 0),), calls=((("a", 1), ("b", 1)),), hides=("gradients",))
+    own = Wires({"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 3.0}, ZERO[0], regather=True)
+    assert bounds.step_s(told.config(dp=4), own) == 2 * (9 + 1)
 
 
 def test_the_work_of_a_step_in_equal_shares() -> None:
