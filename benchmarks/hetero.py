@@ -111,9 +111,8 @@ beyond noise; *regret*: how much longer than the best measured run the one with 
 predictions, in the mean; *inside*: measurements in the interval of their prediction; *x*: of the measurement, over that
 of our order of the ranks. No run had a time-out of TCP.
 
-Copies in one stage (dp=4) take longer than predicted. The reason was not isolated; it may be that
-`DistributedDataParallel` fills buckets of 25 MB, so that of a model of 15 MB it reduces nearly all when the backward
-pass has ended, and that the price hides behind it."""
+Copies in one stage (dp=4) are reduced in buckets of 25 MB by `DistributedDataParallel`: of a model of 15 MB nearly all
+when the backward pass has ended, behind nothing, which is priced so (`cost_models/overlap.py`).
 
 
 def main(argv: Sequence[str]) -> int:
