@@ -112,7 +112,7 @@ predictions, in the mean; *inside*: measurements in the interval of their predic
 of our order of the ranks. No run had a time-out of TCP.
 
 Copies in one stage (dp=4) are reduced in buckets of 25 MB by `DistributedDataParallel`: of a model of 15 MB nearly all
-when the backward pass has ended, behind nothing, which is priced so (`cost_models/overlap.py`).
+when the backward pass has ended, behind nothing, which is priced so (`cost_models/overlap.py`)."""
 
 
 def main(argv: Sequence[str]) -> int:
