@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,27 +14,18 @@ from hypothesis import strategies as st
 from meshwright.backends.door import measurer
 from meshwright.cost_models.measured.file import load_measured, measured_text
 from meshwright.cost_models.measured.measured import Learned, Measured, Spread
-from meshwright.planner.answer.measured import residuals
 from meshwright.planner.answer.measured.learned import learned
 from meshwright.planner.answer.measured.residuals import Plan, prices, values_of, with_values
 from meshwright.planner.cli.main import main
 from tests.cost_models.measured_cpu import hand
+from tests.planner.reference_plans import narrow_plans
 
-TOLD = Learned(config="dp=2", made="2026-11-30", steps=9, measured_s=1.0, predicted_s=2.0)
 FITTED = np.array([1.2, 2e-5, 2e-4, 1e-3, 3e-4, 5e-10, 2e-4, 5e-4])
-
-
-class Narrow:
-    """One of the reference models."""
-
-    REFERENCE = measurer("torch-gloo").REFERENCE
-    REFERENCES = (("narrow", 8, 16),)
 
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Plan]:
-    by: Any = Narrow
-    return list(residuals._plans(by, 2, 1, tmp_path_factory.mktemp("plans")))
+    return narrow_plans(tmp_path_factory.mktemp("plans"))
 
 
 def before() -> Measured:
@@ -46,16 +36,22 @@ def step_s(found: Measured, plan: Plan) -> float:
     return float(prices(found, [plan])[0])
 
 
+def run_of(found: Measured, plan: Plan, measured_s: float) -> Learned:
+    predicted_s = step_s(found, plan)
+    return Learned(config="dp=2", made="2026-11-30", steps=9, measured_s=measured_s, predicted_s=predicted_s)
+
+
 @settings(max_examples=8, deadline=None)
 @given(number=st.integers(0, 12), ratio=st.floats(0.4, 3))
 def test_a_run_is_predicted_better_by_what_it_taught(plans: list[Plan], number: int, ratio: float) -> None:
     plan = plans[number]
     predicted_s = step_s(before(), plan)
     measured_s = ratio * predicted_s
-    after = learned(before(), plan, measured_s, TOLD)
+    told = run_of(before(), plan, measured_s)
+    after = learned(before(), plan, told)
     assert abs(step_s(after, plan) - measured_s) <= abs(predicted_s - measured_s) * (1 + 1e-9)
     assert (values_of(after) >= 0).all()
-    assert (after.busy[0], after.curves, after.learned) == (before().busy[0], before().curves, (TOLD,))
+    assert (after.busy[0], after.curves, after.learned) == (before().busy[0], before().curves, (told,))
     family = "pipeline" if "pp=" in str(plan.case.words[1]) else "one stage"
     low, high = after.spread(family)
     assert low <= ratio * (1 + 1e-9)
@@ -64,14 +60,14 @@ def test_a_run_is_predicted_better_by_what_it_taught(plans: list[Plan], number: 
 
 def test_what_was_right_teaches_nothing(plans: list[Plan]) -> None:
     for plan in plans[::4]:
-        after = learned(before(), plan, step_s(before(), plan), TOLD)
+        after = learned(before(), plan, run_of(before(), plan, step_s(before(), plan)))
         assert values_of(after) == pytest.approx(FITTED)
 
 
 def test_the_same_run_again_and_again_is_believed(plans: list[Plan]) -> None:
     now, measured_s = before(), 1.6 * step_s(before(), plans[0])
     for _ in range(3):
-        now = learned(now, plans[0], measured_s, TOLD)
+        now = learned(now, plans[0], run_of(now, plans[0], measured_s))
     assert step_s(now, plans[0]) == pytest.approx(measured_s, rel=0.02)
 
 
@@ -82,7 +78,7 @@ def test_runs_of_some_plans_teach_of_others(plans: list[Plan]) -> None:
     runs, others = plans[::2], plans[1::2]
     now = before()
     for plan in runs:
-        now = learned(now, plan, step_s(truth, plan), TOLD)
+        now = learned(now, plan, run_of(now, plan, step_s(truth, plan)))
 
     def error(found: Measured) -> float:
         return float(np.mean([abs(step_s(found, plan) / step_s(truth, plan) - 1) for plan in others]))

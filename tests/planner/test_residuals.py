@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,19 +12,12 @@ from meshwright.backends.door import measurer
 from meshwright.planner.answer.measured import residuals
 from meshwright.planner.answer.measured.residuals import Plan, fitted, least_squares, with_values
 from tests.cost_models.measured_cpu import hand
-
-
-class Narrow:
-    """One of the reference models."""
-
-    REFERENCE = measurer("torch-gloo").REFERENCE
-    REFERENCES = (("narrow", 8, 16),)
+from tests.planner.reference_plans import narrow_plans
 
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Plan]:
-    by: Any = Narrow
-    return list(residuals._plans(by, 2, 1, tmp_path_factory.mktemp("plans")))
+    return narrow_plans(tmp_path_factory.mktemp("plans"))
 
 
 def prices(plans: list[Plan], *values: float) -> dict[str, float]:

@@ -31,11 +31,11 @@ from meshwright.planner.answer.measured.residuals import (
 from meshwright.planner.plan.reload import Reloaded, program_of
 
 DOUBT = 0.3
-"""Of a value that was fitted, as a share of it."""
+"""Of a value that was fitted, as a share of it (standard deviation; assumed, as the next two are)."""
 UNKNOWN = 0.02
-"""Of a step: what any value may add to it, though the fit found less or none."""
+"""Of a step, as a share of it: what any value may add to it, though the fit found less or none."""
 NOISE = 0.03
-"""Of a measured step."""
+"""Of a measured step, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +62,20 @@ def taught(found: Measured, again: Reloaded, run: Run, profile: str) -> tuple[Me
         measured_s=run.step_time_s,
         predicted_s=before_s,
     )
-    after = learned(found, one, run.step_time_s, told)
+    after = learned(found, one, told)
     after_s = float(prices(after, [one])[0])
     runs = len(after.learned)
     return after, Lesson(profile=profile, runs=runs, measured_s=run.step_time_s, before_s=before_s, after_s=after_s)
 
 
-def learned(found: Measured, one: Priced, measured_s: float, told: Learned) -> Measured:
-    """The profile after a run in which a step of this plan took so long; `told` is what is kept of the run."""
-    start = x = values_of(found)
-    before_s = float(prices(found, [one])[0])
+def learned(found: Measured, one: Priced, told: Learned) -> Measured:
+    """The profile after a run of this plan, of which it keeps what is `told`."""
+    start, measured_s = values_of(found), told.measured_s
+    x = start
     for _ in range(ROUNDS_OF_FIT):
         base_s, slopes = float(prices(with_values(found, x), [one])[0]), slopes_at(found, [one], x)[0]
         x = _moved(start, slopes, measured_s - base_s + float(slopes @ (x - start)), measured_s)
-    spread = _holding(found, family_of(len(one.program.stages)), measured_s / before_s)
+    spread = _holding(found, family_of(len(one.program.stages)), measured_s / told.predicted_s)
     others = [other for other in found.spreads if other.family != spread.family]
     spreads = tuple(sorted((*others, spread), key=lambda one: one.family))
     return replace(with_values(found, x), spreads=spreads, learned=(*found.learned, told))
