@@ -6,7 +6,7 @@ A backend is the module `door` of its package: the functions of `Backend`. What 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,9 +46,6 @@ class Backend(Protocol):
 
     def check_model(self, calls: Calls) -> None:
         """Refuse a model of another framework."""
-
-    def check_hosts(self, groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
-        """Refuse ranks that cannot be started on hosts as the plan has them."""
 
     def emit(self, subject: Subject, folder: Path) -> Files:
         """The files of a plan for this folder. Raises a `NotEmitted` for plans that no code is written for."""

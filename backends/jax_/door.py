@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,6 @@ OLDEST = (0, 10)
 def on_hosts(target: str, seats: Sequence[Seat]) -> bool:
     """Those of host devices are parts of one process."""
     return TARGETS[target].device != "cpu"
-
-
-def check_hosts(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
-    """Nothing is asked of where ranks sit."""
 
 
 def with_hosts(files: Files, target: str, seats: Sequence[Seat]) -> Files:

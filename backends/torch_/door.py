@@ -13,12 +13,11 @@ from meshwright.backends.torch_.capabilities import DEVICE
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.read.allowed import check_model, check_software
 from meshwright.backends.torch_.emit.write import hosts
-from meshwright.backends.torch_.emit.write.hosts import check_order as check_hosts
 from meshwright.backends.torch_.emit.write.needed import check_torch as check_installed
 from meshwright.backends.torch_.emit.write.script import SCRIPT
 from meshwright.ir.target.capabilities import PROCESSOR
 
-__all__ = ["check_hosts", "check_installed", "check_model", "check_software", "emit"]
+__all__ = ["check_installed", "check_model", "check_software", "emit"]
 
 
 def on_hosts(target: str, seats: Sequence[Seat]) -> bool:

@@ -17,11 +17,10 @@ from random import Random
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.planner.cli.main import main
-from meshwright.planner.plan.emitted import backend_of, subject_of
+from meshwright.planner.plan.emitted import backend_of, seats, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import Reloaded, program_of, reload
 from meshwright.planner.refine.placement.placement import assignment_of, on_ranks
-from meshwright.planner.search.emittable import seats
 
 OURS, NAIVE, DRAWN = "ours", "naive", "drawn"
 DRAWS = 12

@@ -211,12 +211,16 @@ def solve(
         return _cheapest(ask, setting, asked, stop, told)
     search = _search(ask, setting, asked, LeastMemory if objective == "memory" else _by_time(setting))
     complete = _run(search, asked, stop, told, any_fits=any_fits)
+
+    def enough() -> bool:
+        return stop() or (any_fits and search.best is not None)
+
+    if objective == "time" and not enough():
+        widened(search, enough)
     if any_fits and search.best:
         return Solved(
             ask=ask, asked=asked, setting=setting, search=search, complete=False, objective=objective, stop=stop
         )
-    if objective == "time" and not stop():
-        widened(search, stop)
     refines = objective == "time" and not search.hopeless
     better, notes = finished(search, asked, stop, any_fits=any_fits) if refines else (None, ())
     lower = search.lower_bytes if isinstance(search, LeastMemory) else search.lower_s
@@ -336,7 +340,7 @@ def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Sea
     assert isinstance(setting.price, Evaluator)
     most = HETEROGENEOUS_PRICED if ask.cluster.heterogeneous else MOST_PRICED
     search = kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.constraints), most)
-    search.emission = Emission.of(setting, ask.model, ask.cluster)
+    search.emission = Emission.of(setting, ask.model)
     return search
 
 

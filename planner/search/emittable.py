@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.backends.door import Backend, backend
-from meshwright.backends.results import Seat
 from meshwright.backends.subject import Subject
-from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.apart import apart
 from meshwright.ir.decisions.decisions import Decisions
@@ -52,19 +50,6 @@ def subject_of(
     )
 
 
-def seats(cluster: Cluster) -> list[Seat]:
-    """The host and slot of every rank of a cluster."""
-    found = []
-    for rank in range(cluster.ranks):
-        at = cluster.place(rank)
-        pool = cluster.pools[at.pool]
-        nic = at.slot * pool.ports // pool.gpus_per_host if pool.adapters else -1
-        kind = pool.adapters[0].kind if pool.adapters else ""
-        device = pool.device.like or pool.device.name
-        found.append(Seat(host=cluster.host_index(at), device=device, gpu=at.slot, nic=nic, network=kind))
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Passed:
     """A plan that would have been the answer, and why no code is written for it."""
@@ -81,19 +66,17 @@ class Emission:
     backend: Backend
     setting: Setting
     model: str
-    cluster: Cluster
     passed: list[Passed] = field(default_factory=list)
     outright: tuple[MeshwrightError, ...] | None = None
-    seats: list[Seat] | None = None
     masks: Masks = field(default_factory=Masks)
     known: dict[Config, tuple[Decisions, MeshwrightError | None]] = field(default_factory=dict)
     """What was answered of a configuration and the plan that it meant last."""
 
     @staticmethod
-    def of(setting: Setting, model: str, cluster: Cluster) -> Emission | None:
+    def of(setting: Setting, model: str) -> Emission | None:
         """The guard of a search; None where its target has no runtime."""
         found = backend(setting.target.target)
-        return Emission(found, setting, model, cluster) if found is not None else None
+        return Emission(found, setting, model) if found is not None else None
 
     def refused(self) -> tuple[MeshwrightError, ...]:
         """Refusals that hold for all plans, found once."""
@@ -124,9 +107,6 @@ class Emission:
             calls = self.setting.folds.calls_tried(self.model, config.batch)
             subject = subject_of(self.setting, calls, config, decisions)
             self.backend.emit(subject, NOWHERE)
-            self.seats = seats(self.cluster) if self.seats is None else self.seats
-            if self.backend.on_hosts(decisions.target, self.seats):
-                self.backend.check_hosts(decisions.groups, self.seats)
         except MeshwrightError as refusal:
             return refusal
         return None

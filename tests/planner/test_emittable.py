@@ -190,7 +190,7 @@ def looked(models: dict[str, str]) -> list[Looked]:
         ask, wished = read_asked(parsed(*question))
         setting = ask.setting()
         space = space_of(setting, ask.cluster, replace(wished.constraints, only={"cp": (1, 2)}))
-        emission = Emission.of(setting, reference, ask.cluster)
+        emission = Emission.of(setting, reference)
         assert emission is not None
         for config in dice.sample([one for base in space.bases() for one in space.shapes(base)], LOOKED_AT):
             try:
@@ -246,10 +246,9 @@ def test_a_plan_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it is asked about; other plans of a configuration are other questions."""
     printed: list[Any] = []
     monkeypatch.setattr(module, "subject_of", lambda *given: given[-1])
-    backend: Any = SimpleNamespace(emit=lambda subject, folder: printed.append(subject), on_hosts=lambda *_: False)
+    backend: Any = SimpleNamespace(emit=lambda subject, folder: printed.append(subject))
     setting: Any = SimpleNamespace(folds=SimpleNamespace(calls_tried=lambda *_: None))
-    cluster: Any = None
-    emission = Emission(backend, setting, "m", cluster, outright=(), seats=[])
+    emission = Emission(backend, setting, "m", outright=())
     one, other = (SimpleNamespace(target="torch-gloo", name=name) for name in ("one", "other"))
     asked: list[Any] = [one, one, other]
     assert [emission.refusal(handmade.config("tp=1"), decisions) for decisions in asked] == [None] * 3

@@ -96,7 +96,7 @@ def asked(tmp_path: Path, form: str) -> tuple[Ask, Setting]:
 
 def said(ask: Ask, setting: Setting, batch: int) -> tuple[MeshwrightError | None, MeshwrightError | None]:
     """What a search says of a plan whose bodies are printed, and what the emission of that plan does."""
-    emission = Emission.of(setting, ask.model, ask.cluster)
+    emission = Emission.of(setting, ask.model)
     assert emission is not None
     config = handmade.config(f"tp=2,mbs={batch}", 2)
     decisions = setting.decisions(config, 8)

@@ -20,9 +20,10 @@ from meshwright.ir.errors import (
     PinValue,
 )
 from meshwright.ir.errors.capability import BODIES, CUTS, STORAGE
+from meshwright.planner.plan.emitted import seats
 from meshwright.planner.question.pins import Config
 from meshwright.planner.search import emittable as module
-from meshwright.planner.search.emittable import Emission, Passed, by_code, seats
+from meshwright.planner.search.emittable import Emission, Passed, by_code
 from meshwright.planner.search.masks import values_of
 from tests.planner.handmade import config, prediction
 
@@ -32,7 +33,7 @@ FORM, PART = (kind(place="here", cause="it is cut", fix="do without") for kind i
 
 def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: str = "torch-gloo") -> Any:
     """A guard that refuses so much of all plans; `refuses` is what it refuses of the next."""
-    made = SimpleNamespace(refuses=None, emitted=0, orders=list[object](), seats=0)
+    made = SimpleNamespace(refuses=None, emitted=0)
 
     def emit(subject: object, folder: object) -> None:
         made.emitted += 1
@@ -43,20 +44,13 @@ def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: s
         if outright:
             raise outright[0]
 
-    def seated(cluster: object) -> list[str]:
-        made.seats += 1
-        return ["a seat"]
-
     monkeypatch.setattr(module, "subject_of", lambda *_: "subject")
     made.backend = SimpleNamespace(
         emit=emit,
         check_software=check,
         check_model=lambda calls: None,
-        on_hosts=lambda target, _: target == "torch-cuda",
-        check_hosts=lambda *what: made.orders.append(what),
     )
     monkeypatch.setattr(module, "backend", lambda target: None if target == "any" else made.backend)
-    monkeypatch.setattr(module, "seats", seated)
     folds = SimpleNamespace(
         calls=lambda *_: None, calls_tried=lambda *_: None, first=lambda batch: SimpleNamespace(fold="fold")
     )
@@ -67,8 +61,7 @@ def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: s
         ran=lambda config: config,
         decisions=lambda config, batch: SimpleNamespace(target=target, groups=f"groups of {config.tp}, {batch}"),
     )
-    cluster: Any = "cluster"
-    made.of = Emission.of(setting, "m", cluster)
+    made.of = Emission.of(setting, "m")
     made.decisions = SimpleNamespace(target=target, groups="groups")
     return made
 
@@ -102,17 +95,6 @@ def test_what_is_not_emitted_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
     assert one.of.writes(config("tp=2", 8), one.decisions, prediction())  # it is not asked again of one plan
     assert not one.of.writes(config("tp=4", 8), one.decisions, prediction())
     assert one.of.passed == [Passed(config("tp=4", 8), prediction(), ODD)]
-
-
-def test_ranks_on_hosts_must_be_in_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they are GPUs of hosts; their seats are looked up once."""
-    gloo, cuda = guard(monkeypatch), guard(monkeypatch, target="torch-cuda")
-    assert gloo.of.refusal(config("", 8), gloo.decisions) is None
-    assert (gloo.orders, gloo.seats) == ([], 0)
-    cuda = guard(monkeypatch, target="torch-cuda")
-    for text in ("", "tp=2"):
-        assert cuda.of.refusal(config(text, 8), cuda.decisions) is None
-    assert (cuda.orders, cuda.seats) == ([("groups", ["a seat"])] * 2, 1)
 
 
 OF_MODEL = EmissionPrinted(place="the model", cause="it says too little", depends=())

@@ -324,7 +324,7 @@ def test_a_search_knows_its_wishes_its_kind_and_how_much_it_may_price(monkeypatc
         setting: Any = SimpleNamespace(price=pricing.price_of(cluster))
         made: Any = module._search(ask, setting, MADE, kind)  # type: ignore[arg-type]
         assert (made.setting, made.prices, made.most) == (setting, setting.price.prices, most)
-        assert (made.space, made.emission) == ((cluster.ranks, MADE.constraints), ("m", cluster))
+        assert (made.space, made.emission) == ((cluster.ranks, MADE.constraints), ("m",))
     pin: Any = "a pin"
     some: Any = (SimpleNamespace(modules=(pin,)), SimpleNamespace(modules=()))
     assert [module._by_time(one) for one in some] == [PinnedSearch, Search]

@@ -15,12 +15,11 @@ from pathlib import Path
 from meshwright.backends.subject import Subject
 from meshwright.ir.quoting import word
 from meshwright.planner.cli.output import check_files, folder_of, remember, unwritable
-from meshwright.planner.plan.emitted import backend_of, subject_of
+from meshwright.planner.plan.emitted import backend_of, seats, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import Reloaded, on_target, reload
 from meshwright.planner.plan.twin import Planned, twinned
 from meshwright.planner.plan.units import seconds
-from meshwright.planner.search.emittable import seats
 
 
 def run(args: Namespace) -> int:

@@ -14,9 +14,8 @@ import pytest
 
 from meshwright.backends.results import Files, Seat
 from meshwright.backends.torch_ import door
-from meshwright.backends.torch_.emit.write.hosts import check_order, on_hosts, on_several
+from meshwright.backends.torch_.emit.write.hosts import on_hosts, on_several
 from meshwright.cost_models.hardware.text import read_cluster
-from meshwright.ir.errors import EmissionTarget
 from meshwright.planner.cli.verbs.emit import seats
 
 ROOT = Path(__file__).parents[3]
@@ -103,37 +102,56 @@ def test_ranks_get_the_gpus_that_the_plan_chose(tmp_path: Path) -> None:
     assert "--standalone --nproc-per-node 2 train.py --steps 3" in started(made, tmp_path).stdout
 
 
+SAY = """\
+import os, pathlib
+rank, node, place, ranks = (os.environ[name] for name in ("RANK", "GROUP_RANK", "LOCAL_RANK", "WORLD_SIZE"))
+gpus = os.environ["CUDA_VISIBLE_DEVICES"]
+pathlib.Path(__file__).with_name(f"{rank} of {ranks} on {node}, GPU {gpus}[{place}]").touch()
+import torch.distributed as dist
+dist.init_process_group("gloo")
+assert dist.get_rank() == int(rank)
+dist.barrier()
+"""
+
+
 @pytest.mark.e2e
-def test_torchrun_numbers_ranks_over_unlike_hosts(tmp_path: Path) -> None:
-    (tmp_path / "say.py").write_text(
-        "import os, pathlib\n"
-        "rank, node, ranks = (os.environ[name] for name in ('RANK', 'GROUP_RANK', 'WORLD_SIZE'))\n"
-        "pathlib.Path(__file__).with_name(f'{rank} on {node} of {ranks}').touch()\n"
-    )
-    assert any(_both_agents(tmp_path / "say.py") for _ in range(3))
-    found = {path.name for path in tmp_path.iterdir()}
-    assert found == {"say.py", "0 on 0 of 3", "1 on 0 of 3", "2 on 1 of 3"}
+@pytest.mark.parametrize(
+    ("seated_on", "found"),
+    [
+        (((0, 0), (0, 1), (1, 1)), {"0 of 3 on 0, GPU 0,1[0]", "1 of 3 on 0, GPU 0,1[1]", "2 of 3 on 1, GPU 1[0]"}),
+        (((1, 0), (0, 1), (1, 1)), {"0 of 3 on 0, GPU 0,1[0]", "1 of 3 on 1, GPU 1[0]", "2 of 3 on 0, GPU 0,1[1]"}),
+    ],
+    ids=["host after host", "scattered"],
+)
+def test_every_rank_is_started_where_the_plan_has_it(
+    seated_on: tuple[tuple[int, int], ...], found: set[str], tmp_path: Path
+) -> None:
+    """Two launch scripts stand for two hosts; all ranks join one group under the numbers that the plan gives them."""
+    places = seated(*seated_on)
+    made = on_hosts(files(list(range(len(places)))), places)
+    texts = dict(made.texts) | {"train.py": SAY}
+    Files(tuple(texts.items())).write(tmp_path)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0\necho GPU 1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert any(_both_hosts(tmp_path) for _ in range(3))
+    assert {path.name for path in tmp_path.iterdir() if " of " in path.name} == found
 
 
-def _both_agents(script: Path) -> bool:
-    """Run a script on two agents, as on two hosts; not so if another program took the port that was free."""
+def _both_hosts(folder: Path) -> bool:
+    """Start both hosts on this machine; not so if another program took the port that was free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    torchrun += ["--master-addr", "127.0.0.1", "--master-port", port]
-    agents = [
-        subprocess.Popen(
-            [*torchrun, "--node-rank", node, "--nproc-per-node", count, str(script)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for node, count in (("0", "2"), ("1", "1"))
+    told = {"HEAD": "127.0.0.1", "PORT": port, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    told["PATH"] = f"{folder}:{os.environ['PATH']}"
+    hosts = [
+        subprocess.Popen([folder / "launch.sh"], env=os.environ | told | {"NODE_RANK": node}) for node in ("0", "1")
     ]
     try:
-        first = agents[0].wait(timeout=120)
-        return first == 0 and agents[1].wait(timeout=120) == 0
+        first = hosts[0].wait(timeout=120)
+        return first == 0 and hosts[1].wait(timeout=120) == 0
     finally:
-        for one in agents:
+        for one in hosts:
             one.kill()
             one.wait()
 
@@ -206,11 +224,6 @@ def test_a_host_with_fewer_gpus_is_refused_where_it_starts(tmp_path: Path) -> No
     assert "4 ranks on this host, which has 2 GPUs" in done.stderr
 
 
-def test_ranks_that_are_scattered_are_refused() -> None:
-    with pytest.raises(EmissionTarget, match="torchrun"):
-        on_hosts(files([0, 2, 1, 3]), seats(read_cluster("2x2xH100")))
-
-
 def test_a_torch_that_is_too_old_is_refused_where_it_starts(tmp_path: Path) -> None:
     done = started(on_hosts(files([0, 1]), seats(read_cluster("1x2xH100"))), tmp_path, TORCH="2.9.1")
     assert done.returncode == 8
@@ -262,6 +275,20 @@ COUNTED: dict[str, tuple[list[Seat], list[str]]] = {
             '    --nnodes 2 --node-rank "${NODE_RANK:?}" --nproc-per-node "$each" \\',
         ],
     ),
+    "ranks that take turns": (
+        seated((0, 0), (1, 0), (0, 1), (1, 1)),
+        [
+            "# Start this host's ranks of train.py, which has 4. On every host, with its number:",
+            "#   HEAD=<address of host 0> NODE_RANK=<0 to 1> ./launch.sh --steps 10",
+            "# Hosts of the planned cluster in the order of NODE_RANK: 0 1",
+            "    0) each=2 ranks=0,2 ;;",
+            "    1) each=2 ranks=1,3 ;;",
+            '    *) echo "NODE_RANK is $NODE_RANK, and there are hosts 0 to 1" >&2; exit 1 ;;',
+            "# GPUs of one number talk over the adapters of that number: rails are apart.",
+            'export NCCL_CROSS_NIC="${NCCL_CROSS_NIC:-0}"',
+            '    --nnodes 2 --node-rank "${NODE_RANK:?}" --nproc-per-node "$each" \\',
+        ],
+    ),
     "as many, one of them chosen": (
         seated((0, 0), (1, 1), networks=("ethernet", "ethernet")),
         [
@@ -302,11 +329,3 @@ def test_hosts_without_adapters_have_none_in_the_map() -> None:
         {"rank": 0, "cluster_rank": 1, "host": 0, "gpu": 5},
         {"rank": 1, "cluster_rank": 0, "host": 0, "gpu": 4},
     ]
-
-
-def test_groups_whose_ranks_torchrun_cannot_number_are_refused() -> None:
-    """Two hosts of two: pairs of one host each, in any order, can be numbered, and pairs across them cannot."""
-    places = seated((0, 0), (0, 1), (1, 0), (1, 1))
-    check_order([(2, 3), (1, 0)], places)
-    with pytest.raises(EmissionTarget, match="rank 2 on host 0"):
-        check_order([(0, 2), (1, 3)], places)

@@ -4,15 +4,15 @@
                                 ray_train.py for Ray Train
 
 The ranks of a script are numbered as its mesh counts them, and torchrun numbers hosts by --node-rank and processes of a
-host one after the other, however many these are. So every host must hold ranks that follow one another; then the order
-of hosts, and which GPUs of each the ranks have, is all there is to say. Slurm and Ray choose the order of hosts
-themselves, so that they start hosts that are alike only.
+host one after the other, however many these are. Where the ranks of every host follow one another, the order of hosts,
+and which GPUs of each the ranks have, is all there is to say; else every process is told its rank before the script
+begins. Slurm and Ray choose the order of hosts themselves, so that they start hosts that are alike only.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 from meshwright.backends.results import Files, Seat
 from meshwright.backends.torch_.emit.write.files import LAUNCH, RANKS
 from meshwright.backends.torch_.emit.write.needed import CHECK
-from meshwright.ir.errors import EmissionTarget
 
 SLURM, RAY = "train.sbatch", "ray_train.py"
 INTERFACE = """\
@@ -32,6 +31,12 @@ if [ -z "$GLOO_SOCKET_IFNAME" ] && command -v ip >/dev/null; then
         || GLOO_SOCKET_IFNAME=$(ip -o route get "$head" | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p')
     export GLOO_SOCKET_IFNAME
 fi"""
+AS_PLANNED = """\
+--no-python sh -c '
+        RANK=$(echo "$ranks" | cut -d , -f $((LOCAL_RANK + 1)))
+        export RANK
+        exec "${PYTHON:-python3}" train.py "$@"' sh "$@\""""
+"""torchrun numbers the processes of a host one after the other; each takes the rank that the plan gives it."""
 RAY_TRAIN = '''\
 """Start train.py by Ray Train, from a folder that all hosts have: python {name} --steps 10"""
 
@@ -97,9 +102,10 @@ ALWAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host of the cluster, and the devices of it that have ranks, in the order of these."""
+    """A host of the cluster, its ranks, and the devices that these have."""
 
     number: int
+    ranks: tuple[int, ...]
     gpus: tuple[int, ...]
 
     @property
@@ -138,33 +144,23 @@ def on_hosts(files: Files, seats: Sequence[Seat], *, gpus: bool = True) -> Files
     return Files(tuple(texts.items()))
 
 
-def check_order(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
-    """Check that torchrun can number the ranks of a plan, whose groups are of ranks of the cluster."""
-    _hosts([seats[rank] for group in groups for rank in group])
-
-
 def _hosts(placed: Sequence[Seat]) -> list[Host]:
-    """The hosts in the order of their ranks."""
-    hosts: list[Host] = []
-    known = set[int]()
-    for number, seat in enumerate(placed):
-        if hosts and hosts[-1].number == seat.host:
-            hosts[-1] = Host(seat.host, (*hosts[-1].gpus, seat.gpu))
-        elif seat.host in known:
-            raise EmissionTarget(
-                place=f"rank {number} on host {seat.host}",
-                cause="ranks of a host do not follow one another, and torchrun numbers them so",
-                fix="plan with a cluster of hosts with as many GPUs each",
-            )
-        else:
-            hosts.append(Host(seat.host, (seat.gpu,)))
-            known.add(seat.host)
-    return hosts
+    """The hosts in the order of their first ranks."""
+    ranks: dict[int, list[int]] = {}
+    for rank, seat in enumerate(placed):
+        ranks.setdefault(seat.host, []).append(rank)
+    return [Host(number, tuple(own), tuple(placed[rank].gpu for rank in own)) for number, own in ranks.items()]
+
+
+def _numbered_on(hosts: Sequence[Host]) -> bool:
+    """Whether torchrun numbers ranks as the plan does: host after host."""
+    numbered = [rank for host in hosts for rank in host.ranks]
+    return numbered == sorted(numbered)
 
 
 def _alike(hosts: Sequence[Host]) -> bool:
-    """Whether hosts differ only by their place: as many ranks on each, on its first GPUs."""
-    return all(one.in_order and len(one.gpus) == len(hosts[0].gpus) for one in hosts)
+    """Whether hosts differ only by their place: as many ranks on each, on its first GPUs, numbered host after host."""
+    return _numbered_on(hosts) and all(one.in_order and len(one.gpus) == len(hosts[0].gpus) for one in hosts)
 
 
 def _launch(hosts: Sequence[Host], network: str, *, gpus: bool) -> Iterator[str]:
@@ -199,8 +195,9 @@ def _launch(hosts: Sequence[Host], network: str, *, gpus: bool) -> Iterator[str]
     if len(hosts) == 1:
         yield '    --standalone --nproc-per-node "$each" train.py "$@"'
     else:
+        script = 'train.py "$@"' if _numbered_on(hosts) else AS_PLANNED
         yield f'    --nnodes {len(hosts)} --node-rank "${{NODE_RANK:?}}" --nproc-per-node "$each" \\'
-        yield '    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" train.py "$@"'
+        yield f'    --master-addr "${{HEAD:?}}" --master-port "${{PORT:-29500}}" {script}'
 
 
 def _told(network: str, *, gpus: bool) -> tuple[tuple[str, str, str], ...]:
@@ -209,12 +206,14 @@ def _told(network: str, *, gpus: bool) -> tuple[tuple[str, str, str], ...]:
 
 
 def _each(hosts: Sequence[Host]) -> Iterator[str]:
-    """The number of ranks of a host, and their GPUs if these are not the first ones in order."""
-    chosen = not all(host.in_order for host in hosts)
+    """The number of ranks of a host, their GPUs if these are not the first ones in order, and which ranks they are if
+    torchrun numbers them otherwise."""
+    chosen, scattered = not all(host.in_order for host in hosts), not _numbered_on(hosts)
 
     def told(host: Host) -> str:
-        gpus = ",".join(map(str, host.gpus))
-        return f"each={len(host.gpus)}{f' gpus={gpus}' if chosen else ''}"
+        gpus = f" gpus={','.join(map(str, host.gpus))}" if chosen else ""
+        ranks = f" ranks={','.join(map(str, host.ranks))}" if scattered else ""
+        return f"each={len(host.gpus)}{gpus}{ranks}"
 
     if _alike(hosts) or len(hosts) == 1:
         yield told(hosts[0])
@@ -226,6 +225,9 @@ def _each(hosts: Sequence[Host]) -> Iterator[str]:
     if chosen:
         yield "# The plan chose which GPU each rank has."
         yield 'export CUDA_VISIBLE_DEVICES="$gpus"'
+    if scattered:
+        yield "# The plan's ranks of a host do not follow one another, as torchrun would number them."
+        yield "export ranks"
 
 
 def _ray(ranks: int, network: str, *, gpus: bool) -> str:
