@@ -51,6 +51,8 @@ class Cost:
     programs share it."""
     reductions_s: float = 0.0
     """Reductions of gradients."""
+    host_s: float = 0.0
+    """What the host does beside launches: modules that run again."""
     kinds: tuple[tuple[str, Kind], ...] = ()
     """What its prices stand on, the weakest of each sort."""
 
@@ -75,6 +77,7 @@ class Cost:
             self.first_gather_s,
             self.starts_s,
             self.reductions_s,
+            self.host_s,
         )
 
     def plus(self, other: Cost, times: int = 1) -> Cost:
@@ -92,6 +95,7 @@ class Cost:
             max(self.first_gather_s, other.first_gather_s),
             max(self.starts_s, other.starts_s),
             self.reductions_s + times * other.reductions_s,
+            self.host_s + times * other.host_s,
             self.kinds if other.kinds in ((), self.kinds) else weakest_of_each(*self.kinds, *other.kinds),
         )
 
@@ -177,6 +181,7 @@ def cost_of(
         gathers_s,
         starts_s,
         reductions_s,
+        0.0,
         weakest_of_each(*kinds),
     )
 
@@ -243,6 +248,7 @@ def _picked(costs: Iterable[Cost], pick: Callable[[float, float], float]) -> Cos
             pick(first.first_gather_s, one.first_gather_s),
             pick(first.starts_s, one.starts_s),
             pick(first.reductions_s, one.reductions_s),
+            pick(first.host_s, one.host_s),
             weakest_of_each(*first.kinds, *one.kinds),
         )
     return first

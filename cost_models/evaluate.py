@@ -19,7 +19,7 @@ Every second and byte that a user sees comes from here. A step is priced as it r
    are gathered again). Gathers of parameters ahead of their use, and reductions behind the backward pass, are uncovered
    only as far as they last longer than the compute they run beside:
 
-       uncovered(T) = max(first gather, T - covered x compute)        compute grows by slowdown x min(T, compute)
+       uncovered(T) = max(first gather, T - covered x compute)        compute grows by slowdown x (T - uncovered(T))
 
 3. The pipeline simulator (`schedule`) runs the Program's work lists with these durations and with the transfers between
    stages.

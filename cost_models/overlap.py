@@ -33,7 +33,7 @@ def together(
     micro-batch."""
     hides, device_s = stack.hides, cost.device_s
     awaited_s = cost.awaited * host_s
-    launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
+    launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s) + cost.host_s
     ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in hides else 0.0
     beside_s = 0.0 if beside is None else max(beside.device_s, beside.launches * host_s)
     busy_s = device_s + launch_s + beside_s - ring_hidden_s
@@ -46,8 +46,9 @@ def together(
     values[1] += cost.ring_s - ring_hidden_s
     ran_s = cost.gathers_s * ("parameters" in hides) + cost.reductions_s * ("gradients" in hides)
     first_s = cost.first_gather_s if "parameters" in hides else 0.0  # nothing runs ahead of it
-    shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
-    slowed_s = step.slowdown * min(ran_s, behind_s)
+    waited_s = max(first_s, ran_s - behind_s)
+    shown_s = cost.gathers_s + cost.reductions_s - ran_s + waited_s
+    slowed_s = step.slowdown * (ran_s - waited_s)
     if "expert" in hides and not alone:  # behind the compute of another micro-batch
         left_s = max(0.0, busy_s - ran_s)
         ran_s += values[2]

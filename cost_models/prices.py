@@ -147,6 +147,10 @@ class Prices:
                 name: self._known(phase, devices, shapes, workload, awaited=name in book.awaited)
                 for name, phase in book.phases.items()
             }
+            if book.again and not self.is_least:
+                overheads = self.profile.overheads
+                host_s = overheads.again_s + overheads.choosing_s * book.chooses
+                costs["recompute"] = replace(costs["recompute"], host_s=host_s)
             found = self._costs[key] = (book, costs)
         return found[1]
 

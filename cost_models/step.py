@@ -245,7 +245,7 @@ class Step:
         if "gradients" in self.hides:
             hidden_s = self.left_s(step.covered * after_s, backward)
             shown_s = max(min(self.last_reduction_s(stages[0]), reductions_s), reductions_s - hidden_s)
-            reductions_s = shown_s + step.slowdown * min(reductions_s, step.covered * _seconds(backward))
+            reductions_s = shown_s + step.slowdown * (reductions_s - shown_s)
         if "publish" in self.hides:
             gathers_s = step.slowdown * min(gathers_s, step.covered * _seconds(forward))
         found = {"gradients": reductions_s + tied_s, "optimizer": update.device_s, "publish": gathers_s}

@@ -128,6 +128,10 @@ class Ledger:
     """The groups that it transmits over."""
     awaited: frozenset[str]
     """Phases in which the host waits to be told how many rows each expert has, and launches nothing ahead."""
+    again: bool = False
+    """Whether operators run again in the backward pass."""
+    chooses: bool = False
+    """Whether these are some, and results of others are kept."""
 
 
 Known = dict[tuple[object, ...], Mapping[str, Phase]]
@@ -192,7 +196,10 @@ class _Bookkeeper:
             phases.update((where, part.plus(phases[where])) for where, part in self.listed(name, statements).items())
             flops += model_flops_of(AllSame(statements)) if name != "recompute" else 0.0
         axes = dict.fromkeys(one.axes for phase in phases.values() for one in phase.transmissions)
-        return Ledger(phases, flops, tuple(axes), self.awaited())
+        made = {name for statement in self.body.forward for name in results_of(statement)}
+        again = bool(phases["recompute"].kernels)
+        chooses = again and any(kept.name in made for kept in self.body.kept)
+        return Ledger(phases, flops, tuple(axes), self.awaited(), again, chooses)
 
     def awaited(self) -> frozenset[str]:
         """The lists in which the host waits for the device: forward; and, where exchanges hide behind another

@@ -29,7 +29,7 @@ from meshwright.cost_models.measured.measured import (
 from meshwright.ir.errors import BadQuantity, ProfileBroken, ProfileUnreadable
 from meshwright.ir.files.schema import Amount, Count, FileForm, Name, OneOf, Parsed, Positive, Some, Table, Tuple
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 def _day(text: str) -> str:
@@ -107,6 +107,8 @@ class OverheadsTable(Table):
     sharing_s: Amount
     copying_s_per_byte: Amount
     moving_s: Amount
+    again_s: Amount
+    choosing_s: Amount
     step_s: Amount
 
 

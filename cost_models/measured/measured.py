@@ -151,6 +151,10 @@ class Overheads:
     """Of one that gathers or scatters them: copies into and out of its buffer, by its bytes."""
     moving_s: float = 0.0
     """Of a collective that operators wait for: the call, and the wait."""
+    again_s: float = 0.0
+    """Of a module's call that keeps what it is given, and runs again in the backward pass."""
+    choosing_s: float = 0.0
+    """Of one that also keeps some of what it makes: each operator asks whether."""
     step_s: float = 0.0
     """Of a step, once."""
 
