@@ -222,7 +222,8 @@ class Compute:
         if self.measured is not None:
             ask = self.measured.product_least if self.least else self.measured.product
             if (own := ask(dtype, groups, m, n, k)) is not None:
-                return self._scaled(*own)
+                nbytes = WIDTH_BYTES[dtype] * groups * (m * k + k * n + m * n)
+                return self._scaled(*own, cold_s=self.measured.busy.cold_s_per_byte * nbytes)
         table = self._table
         if table is None or groups != 1 or dtype != table.dtype:
             return None
@@ -235,11 +236,11 @@ class Compute:
                 return between, "fitted"
         return None
 
-    def _scaled(self, seconds: float, kind: Kind) -> tuple[float, Kind]:
-        """A measured time as inside a training step."""
+    def _scaled(self, seconds: float, kind: Kind, cold_s: float = 0.0) -> tuple[float, Kind]:
+        """A measured time as inside a training step; `cold_s`: what it takes there to fetch what it reads."""
         assert self.measured is not None
         scale = self.measured.busy.scale
-        return seconds * scale, kind if scale == 1 else weakest_kind(kind, "fitted")
+        return seconds * scale + cold_s, kind if scale == 1 and not cold_s else weakest_kind(kind, "fitted")
 
     def _rates(self, flops_per_s: float) -> Rates:
         return Rates(

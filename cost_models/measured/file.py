@@ -83,6 +83,7 @@ class BusyTable(Table):
 
     ranks: Count
     launch_s: Amount
+    cold_s_per_byte: Amount
     scale: Positive
     products: Annotated[Tuple[ProductTable], Some]
     attention: Tuple[AttentionTable]
@@ -198,6 +199,7 @@ def _made(table: MeasuredTable) -> Measured:
             Busy(
                 ranks=one.ranks,
                 launch_s=one.launch_s,
+                cold_s_per_byte=one.cold_s_per_byte,
                 scale=one.scale,
                 products=tuple(ProductTime(**dict(row) | {"shape": _four(row.shape)}) for row in one.products),
                 attention=tuple(AttentionTime(**dict(row) | {"shape": _seven(row.shape)}) for row in one.attention),
@@ -282,6 +284,7 @@ def _busy_to_json(one: Busy) -> dict[str, Any]:
     return {
         "ranks": one.ranks,
         "launch_s": one.launch_s,
+        "cold_s_per_byte": one.cold_s_per_byte,
         "scale": one.scale,
         "products": [
             {"dtype": row.dtype, "shape": list(row.shape), "p50_s": row.p50_s, "p90_s": row.p90_s}

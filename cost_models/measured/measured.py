@@ -92,6 +92,9 @@ class Busy:
     """Host seconds of a launch in a training step, beyond those inside the times of kernels."""
     scale: float
     """Seconds of kernels inside a training step over those of kernels measured one by one."""
+    cold_s_per_byte: float = 0.0
+    """What a product takes longer in a step, by the bytes that it reads and writes: measured again and again, it finds
+    them in caches."""
 
     def __post_init__(self) -> None:
         rows: tuple[ProductTime | AttentionTime | StreamTime, ...] = (*self.products, *self.attention, *self.streams)

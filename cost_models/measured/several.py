@@ -101,6 +101,9 @@ def differences(one: Measured, other: Measured) -> Iterator[Difference]:
             yield from _ratios("streams", busy.ranks, _times(busy.streams, _stream), _times(second.streams, _stream))
             yield from _ratios("launches", busy.ranks, {0: busy.launch_s}, {0: second.launch_s})
             yield from _ratios("kernels in a step", busy.ranks, {0: busy.scale}, {0: second.scale})
+            yield from _ratios(
+                "bytes of products in a step", busy.ranks, {0: busy.cold_s_per_byte}, {0: second.cold_s_per_byte}
+            )
     curves = {_group(curve): curve for curve in other.curves}
     for curve in one.curves:
         if _group(curve) in curves:

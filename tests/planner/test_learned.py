@@ -20,7 +20,8 @@ from meshwright.planner.cli.main import main
 from tests.cost_models.measured_cpu import hand
 from tests.planner.reference_plans import narrow_plans
 
-FITTED = np.array([1.2, 2e-5, 2e-4, 1e-3, 3e-4, 5e-10, 2e-4, 5e-4])
+FITTED = np.array([1.2, 2e-5, 2e-11, 2e-4, 1e-3, 3e-4, 5e-10, 2e-4, 5e-4, 5e-4, 5e-4])
+"""In the order of `CHANGES`."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def run_of(found: Measured, plan: Plan, measured_s: float) -> Learned:
 
 
 @settings(max_examples=8, deadline=None)
-@given(number=st.integers(0, 12), ratio=st.floats(0.4, 3))
+@given(number=st.integers(0, 14), ratio=st.floats(0.4, 3))
 def test_a_run_is_predicted_better_by_what_it_taught(plans: list[Plan], number: int, ratio: float) -> None:
     plan = plans[number]
     predicted_s = step_s(before(), plan)
@@ -74,7 +75,7 @@ def test_the_same_run_again_and_again_is_believed(plans: list[Plan]) -> None:
 def test_runs_of_some_plans_teach_of_others(plans: list[Plan]) -> None:
     """On a machine where all is slower than was fitted: half of the kinds of plans have runs, errors of the others
     fall to less than half."""
-    truth = with_values(hand(), FITTED * np.array([1.5, 2, 2, 2, 2, 2, 2, 2]))
+    truth = with_values(hand(), FITTED * np.array([1.5, *[2] * 10]))
     runs, others = plans[::2], plans[1::2]
     now = before()
     for plan in runs:

@@ -22,7 +22,7 @@ SHOWN = 2000
 """Characters of what failing ranks printed that are repeated."""
 LIBRARY = "gloo"
 REFERENCE = Path(__file__).with_name("reference.py")
-REFERENCES = (("narrow", 8, 16), ("broad", 8, 32))
+REFERENCES = (("narrow", 8, 16), ("broad", 8, 32), ("long", 8, 64))
 """Reference models, with the sequences of a step and the tokens of each."""
 
 

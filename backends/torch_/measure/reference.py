@@ -60,6 +60,11 @@ def broad() -> nn.Module:
     return Decoder(4, 320, 896, 40)
 
 
+def long() -> nn.Module:
+    """Few blocks of middling width, which see more tokens."""
+    return Decoder(2, 192, 512, 32)
+
+
 dims = {"tokens": ("b", "s"), "labels": ("b", "s")}
 
 

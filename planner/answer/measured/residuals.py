@@ -6,12 +6,12 @@ and collectives. A step is nearly linear in what is not known yet,
 
     T(x) = T(x0) + sum over j of (x_j - x0_j) g_j
 
-    x       the scale of kernels, host seconds of a launch, and all `Overheads`
+    x       the scale of kernels and what their bytes add, host seconds of a launch, and all `Overheads`
     g_j     what the evaluator says a change of x_j alone costs
 
 so x >= 0 is the least-squares fit of measured steps, each error relative to its step; and again from there, since what
-hides behind something else does so up to a point. One factor for kernels and a few times of the runtime: few enough for
-some twenty steps, and each is about what it is called.
+hides behind something else does so up to a point. Two numbers for kernels and a few times of the runtime: few enough
+for some thirty steps, and each is about what it is called.
 """
 
 from __future__ import annotations
@@ -47,20 +47,24 @@ PINS = (
     "dp={n},zero=3",
     "dp={n},zero=3,microbatches=2",
     "dp={n},recompute=full",
+    "dp={n},recompute=selective_op",
     "tp={n}",
     "tp={n},microbatches=4",
     "pp={n},microbatches=4,schedule=gpipe",
     "pp={n},microbatches=8,schedule=1f1b",
     "pp={n},microbatches=4,schedule=1f1b,recompute=full",
+    "pp={n},microbatches=4,schedule=1f1b,recompute=selective_op",
     "pp={n},vp=2,microbatches=4,schedule=zbv",
     "pp={n},microbatches=4,schedule=zb-h1",
 )
-"""Kinds of plans, for n ranks."""
-ROUNDS, EACH, LIMIT_S = 4, 1, 600.0
+"""Kinds of plans, for n ranks. Of three reference models each has all but every third."""
+KINDS_OF = 2
+"""Models that each kind of plan is run of."""
+ROUNDS, EACH, LIMIT_S = 3, 1, 600.0
 """How often all scripts are run in turns, measured steps of each run, and seconds that all of it may take."""
 ROUNDS_OF_FIT = 3
 """Linear fits, each from where the one before ended."""
-CHANGES = {"scale": 0.1, "launch_s": 1e-5} | {
+CHANGES = {"scale": 0.1, "launch_s": 1e-5, "cold_s_per_byte": 1e-11} | {
     one.name: 1e-11 if one.name.endswith("_per_byte") else 1e-5 for one in fields(Overheads)
 }
 """What is fitted, each with the change by which what it costs is found out."""
@@ -105,9 +109,11 @@ def with_residuals(
 
 def _plans(by: Measurer, ranks: int, threads: int, folder: Path) -> Iterator[Plan]:
     """Plans of the reference models, but for what the model or the target refuses on so many ranks."""
-    for model, batch, seq in by.REFERENCES:
+    for at, (model, batch, seq) in enumerate(by.REFERENCES):
         ask, setting = _ask(f"{by.REFERENCE}:{model}", batch, seq, ranks).loaded()
         for number, pins in enumerate(pins.format(n=ranks) for pins in PINS):
+            if len(by.REFERENCES) > KINDS_OF and number % len(by.REFERENCES) == at:
+                continue
             try:
                 yield _plan(ask, setting, pins, Case("step", (model, pins), ranks), folder / f"{model}-{number}")
             except EnvironmentFault:
@@ -155,16 +161,15 @@ QUANTILES = (0.1, 0.9)
 
 
 def _spreads(found: Measured, plans: Sequence[Plan], measured: Vector, x: Vector) -> tuple[Spread, ...]:
-    """How far the steps of each family are from what is predicted without their model: as a user's model, it is left
-    out of the fit, which is linear from where it ended. Of one model alone, each plan is left out."""
+    """How far the steps of each family are from what is predicted of them by a fit on all others, which is linear from
+    where the fit ended. The reference models span what steps are made of (launches, products, tokens), so a user's is
+    among them, and its plan is one that was not run."""
     base, slopes = prices(with_values(found, x), plans), slopes_at(found, plans, x)
     rows, wanted = slopes / measured[:, None], (measured - base + slopes @ x) / measured
     ratios: dict[str, list[float]] = {}
     for index, plan in enumerate(plans):
-        others = [number for number, one in enumerate(plans) if one.case.words[0] != plan.case.words[0]]
-        rest = others or [number for number in range(len(plans)) if number != index]
-        without = least_squares(rows[rest], wanted[rest])
-        predicted = base[index] + slopes[index] @ (without - x)
+        rest = [number for number in range(len(plans)) if number != index]
+        predicted = base[index] + slopes[index] @ (least_squares(rows[rest], wanted[rest]) - x)
         ratios.setdefault(family_of(len(plan.program.stages)), []).append(float(measured[index] / predicted))
     return tuple(
         Spread(family=family, plans=len(of), low=min(1.0, float(low)), high=max(1.0, float(high)))
@@ -193,32 +198,38 @@ def prices(measured: Measured, plans: Sequence[Priced]) -> Vector:
 
 def values_of(found: Measured) -> Vector:
     """What a profile has of each value."""
-    values = {"scale": found.busy[-1].scale, "launch_s": found.busy[-1].launch_s} | asdict(found.overheads)
+    last = found.busy[-1]
+    values = asdict(found.overheads)
+    values |= {"scale": last.scale, "launch_s": last.launch_s, "cold_s_per_byte": last.cold_s_per_byte}
     return np.array([values[name] for name in CHANGES])
 
 
 def with_values(found: Measured, x: Vector) -> Measured:
     """The profile with these values in place of what it has of each."""
     values = dict(zip(CHANGES, map(float, x), strict=True))
-    scale, launch_s = values.pop("scale"), values.pop("launch_s")
-    last = found.busy[-1]
-    busy = (*found.busy[:-1], replace(last, scale=scale, launch_s=launch_s))
+    scale, launch_s, cold_s_per_byte = (values.pop(name) for name in ("scale", "launch_s", "cold_s_per_byte"))
+    last = replace(found.busy[-1], scale=scale, launch_s=launch_s, cold_s_per_byte=cold_s_per_byte)
+    busy = (*found.busy[:-1], last)
     return replace(found, busy=busy, overheads=Overheads(**values))
 
 
-LEAST_SCALE = 0.1
-"""Of kernels in a step to kernels alone: less is no machine's, but noise."""
+LEAST_SCALE = 1.0
+"""Of kernels in a step to kernels measured again and again, which are never slower."""
 SWEEPS = 2000
-"""Of all coordinates."""
+"""Of all coordinates, at most."""
+SETTLED = 1e-9
+"""Of what a coordinate is, the change below which it counts as found."""
 
 
 def least_squares(rows: Vector, wanted: Vector) -> Vector:
     """The x >= 0 with the least |rows x - wanted|, by coordinates; the first, a scale, at least `LEAST_SCALE`."""
     x, least = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     least[0] = LEAST_SCALE
-    norms = (rows**2).sum(0)
+    products, seen = rows.T @ rows, rows.T @ wanted
     for _ in range(SWEEPS):
-        for j in np.flatnonzero(norms > 0):
-            left = wanted - rows @ x + rows[:, j] * x[j]
-            x[j] = max(least[j], float(rows[:, j] @ left / norms[j]))
+        before = x.copy()
+        for j in np.flatnonzero(np.diag(products) > 0):
+            x[j] = max(least[j], x[j] + (seen[j] - products[j] @ x) / products[j, j])
+        if np.all(np.abs(x - before) <= SETTLED * np.abs(x)):
+            break
     return np.maximum(x, least)

@@ -23,7 +23,8 @@ def show(found: Measured, path: str) -> None:
     for one in found.busy:
         cases = len(one.products) + len(one.attention) + len(one.streams)
         best = max(one.peak_flops_per_s(dtype) for dtype in one.dtypes)
-        rates = flops_per_s(best), bytes_per_s(one.bytes_per_s), seconds(one.launch_s), f"x {one.scale:.2f}"
+        in_step = f"x {one.scale:.2f}" + f" + {one.cold_s_per_byte * 1e9:.2f} ns/B" * (one.cold_s_per_byte > 0)
+        rates = flops_per_s(best), bytes_per_s(one.bytes_per_s), seconds(one.launch_s), in_step
         shown.add_row(str(one.ranks), str(cases), *rates)
     console.print(shown)
     console.print(f"hull: {found.busy[-1].hull()}")
