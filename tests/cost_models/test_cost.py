@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.cost_models.collectives.collective import collective
 from meshwright.cost_models.collectives.topology import GroupShape, Level
@@ -28,8 +30,8 @@ from meshwright.cost_models.step import together
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.target.workload import STACKS, Stack, Workload
 
-ONE = Cost((1, 2, 3), 4, 5, (6, 7, 8), 9, 10, 11, 12, 13, (("kernels", "fitted"),))
-OTHER = Cost((30, 20, 10), 3, 6, (1, 9, 2), 1, 20, 5, 30, 2, (("kernels", "assumed"), ("overlap", "fitted")))
+ONE = Cost((1, 2, 3), 4, 5, (6, 7, 8), 9, 10, 11, 12, 13, 14, (("kernels", "fitted"),))
+OTHER = Cost((30, 20, 10), 3, 6, (1, 9, 2), 1, 20, 5, 30, 2, 8, (("kernels", "assumed"), ("overlap", "fitted")))
 BOTH = (("kernels", "assumed"), ("overlap", "fitted"))
 
 STEP = StepConstants(hidden_tensor=0.75, hidden_backward=0.5, covered=0.5, slowdown=0.25, straggling=0.0, interval=0.0)
@@ -41,7 +43,7 @@ def hiding(*what: str, **words: Any) -> Stack:
 
 
 def test_runs_add_up_and_the_first_gather_is_the_largest() -> None:
-    twice = Cost((61, 42, 23), 10, 17, (8, 25, 12), 11, 50, 11, 30, 17, BOTH)
+    twice = Cost((61, 42, 23), 10, 17, (8, 25, 12), 11, 50, 11, 30, 17, 30, BOTH)
     assert ONE.plus(OTHER, 2) == twice
     assert added((ONE, OTHER, OTHER)) == twice
     assert ONE.plus(NOTHING, 3) == ONE
@@ -51,8 +53,8 @@ def test_runs_add_up_and_the_first_gather_is_the_largest() -> None:
 
 
 def test_ranks_that_wait_take_the_most_of_every_sort() -> None:
-    assert slowest((ONE, OTHER)) == Cost((30, 20, 10), 4, 6, (6, 9, 8), 9, 20, 11, 30, 13, BOTH)
-    assert fastest((ONE, OTHER)) == Cost((1, 2, 3), 3, 5, (1, 7, 2), 1, 10, 5, 12, 2, BOTH)
+    assert slowest((ONE, OTHER)) == Cost((30, 20, 10), 4, 6, (6, 9, 8), 9, 20, 11, 30, 13, 14, BOTH)
+    assert fastest((ONE, OTHER)) == Cost((1, 2, 3), 3, 5, (1, 7, 2), 1, 10, 5, 12, 2, 8, BOTH)
     assert slowest((ONE,)) == ONE
 
 
@@ -73,6 +75,8 @@ def taken(cost: Cost, stack: Stack, **words: Any) -> dict[str, float]:
         # of ten that take five are awaited: those count whole, the others run ahead of the work
         (Cost((3, 2, 1), 10, 5), hiding(), {"matmul": 3, "attention": 2, "memory-bound": 1, "launch": 5, "": 11}),
         (Cost((3, 0, 0), 10, 5), hiding(), {"matmul": 3, "launch": 7, "": 10}),
+        # what the host does to run a module again is not launched ahead
+        (Cost((3, 2, 1), 5, host_s=2), hiding(), {"matmul": 3, "attention": 2, "memory-bound": 1, "launch": 2, "": 8}),
         (Cost(values=(8, 2, 4)), hiding(), {"tensor": 8, "context": 2, "expert": 4, "": 14}),
         (Cost(values=(8, 2, 4)), hiding("tensor"), {"tensor": 2, "context": 2, "expert": 4, "": 8}),
         # a ring runs behind attention and what its launches leave
@@ -87,7 +91,7 @@ def taken(cost: Cost, stack: Stack, **words: Any) -> dict[str, float]:
         (
             Cost((8, 0, 0), gathers_s=2, first_gather_s=1),
             hiding("parameters"),
-            {"matmul": 8, "parameters": 1.5, "": 9.5, "beside": 2},
+            {"matmul": 8, "parameters": 1.25, "": 9.25, "beside": 2},
         ),
         (
             Cost((8, 0, 0), gathers_s=2, reductions_s=3),
@@ -116,6 +120,23 @@ def taken(cost: Cost, stack: Stack, **words: Any) -> dict[str, float]:
 )
 def test_what_runs_together(cost: Cost, stack: Stack, expected: dict[str, float]) -> None:
     assert taken(cost, stack) == pytest.approx({"beside": 0} | expected)
+
+
+@given(
+    compute=st.floats(0, 100),
+    gathers=st.floats(0, 100),
+    share=st.floats(0, 1),
+    reductions=st.floats(0, 100),
+    slowdown=st.floats(0, 1),
+)
+def test_nothing_is_dearer_hidden_than_shown(
+    compute: float, gathers: float, share: float, reductions: float, slowdown: float
+) -> None:
+    """Compute beside collectives is slowed by what it hides of them, and by no more."""
+    cost = Cost((compute, 0, 0), gathers_s=gathers, first_gather_s=share * gathers, reductions_s=reductions)
+    step = replace(STEP, slowdown=slowdown)
+    hidden = together(step, hiding("parameters", "gradients"), cost, 0.0).seconds
+    assert compute + slowdown * (gathers + reductions) - 1e-9 <= hidden <= compute + gathers + reductions + 1e-9
 
 
 def test_what_belongs_to_a_backward_pass() -> None:
