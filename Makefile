@@ -43,7 +43,7 @@ collected: install
 	@$(BIN)/python -m pytest --collect-only -q >$(VENV)/.collected || { cat $(VENV)/.collected; exit 1; }
 
 prove: install
-	MESHWRIGHT_PROVE=$${MESHWRIGHT_PROVE:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/backends/torch_ tests/planner/test_twin.py tests/benchmarks/test_prices_on_record.py
+	MESHWRIGHT_PROVE=$${MESHWRIGHT_PROVE:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/backends/torch_ tests/backends/jax_ tests/planner/test_twin.py tests/benchmarks/test_prices_on_record.py
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -59,15 +59,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a script left: its losses, how many tensors were compared, how far each was off, its compiled step, and the
-    bytes that this takes on a device besides what it is given and leaves."""
+    """What a script left: its losses, how many tensors were compared, how far each was off, the collectives of its
+    compiled step, and the bytes that this takes on a device besides what it is given and leaves."""
 
     steps: int
     losses: tuple[float, ...]
     tensors: int
     off: Mapping[str, float]
     temp_bytes: int
-    hlo: str
+    executed: Mapping[Collective, int]
+    hlo: str = ""
+    """The compiled step."""
     in_fp64: Mapping[str, float] | None = None
     """How far each was off in fp64, where some were in fp32."""
     failed_in_fp64: str = ""
@@ -99,14 +101,13 @@ def run(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Ran]:
         given = {"jobs": rows, "steps": steps, "devices": max(job.subject.ranks for job in jobs)}
         (folder / "jobs.json").write_text(json.dumps(given), encoding="utf-8")
         _run(jobs, folder / "jobs.json", limit_s)
-        return [
-            Ran(
-                **json.loads((folder / f"{number}.json").read_text(encoding="utf-8")),
-                hlo=(folder / f"{number}.hlo").read_text(encoding="utf-8"),
-                steps=steps,
-            )
-            for number in range(len(jobs))
-        ]
+        found = []
+        for number, job in enumerate(jobs):
+            told = json.loads((folder / f"{number}.json").read_text(encoding="utf-8"))
+            hlo = (folder / f"{number}.hlo").read_text(encoding="utf-8")
+            executed = collectives(hlo, whole_mesh(job.subject), taken(job.subject.program))
+            found.append(Ran(**told, executed=executed, hlo=hlo, steps=steps))
+        return found
 
 
 def words(fold: Fold) -> int:
@@ -148,7 +149,6 @@ def _run(jobs: Sequence[Job], given: Path, limit_s: float) -> None:
 def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Verified:
     """What differs in what a script left; collectives by these rewrites, or by those that hold of its form."""
     subject = job.subject
-    executed = collectives(ran.hlo, whole_mesh(subject), taken(subject.program))
     printed = printed_in(Shardings(subject))
     program, usual = (subject.program, REWRITES) if printed is None else (printed.subject.program, OF_PRINTED)
     planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual)
@@ -160,9 +160,9 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
         losses=tuple(ran.losses),
         tensors=ran.tensors,
         worst=max(ran.off.values(), default=0.0),
-        collectives=summary(executed),
+        collectives=summary(ran.executed),
         once=(),
-        unlike=tuple(planned.differences(executed)),
+        unlike=tuple(planned.differences(ran.executed)),
         off=left,
         apart=len(off),
         rounded=len(off) if off and not left else 0,

@@ -9,10 +9,11 @@ from typing import Any
 from benchmarks.emitted_jax import BATCH, SEQ, WORKLOADS, model_at, subject_of
 from meshwright.backends.jax_.capabilities import JAX_CPU
 from meshwright.backends.jax_.emit.files import emit
-from meshwright.backends.jax_.verify.emitted import Job, Ran, run, verdict, words
+from meshwright.backends.jax_.verify.emitted import Job, Ran, verdict, words
 from meshwright.backends.subject import Subject
 from meshwright.ir.names import Degrees
 from meshwright.ir.target.capabilities import Capabilities
+from tests.backends.jax_.proved import ran
 
 __all__ = ["BATCH", "SEQ"]
 ROOT = Path(__file__).parents[3]
@@ -34,10 +35,17 @@ def job(plan: Subject, folder: Path) -> Job:
     return Job.of(plan, folder)
 
 
-def ran_together(plans: Sequence[tuple[str, dict[str, Any]]], folder: Path, limit_s: float) -> list[tuple[Job, Ran]]:
-    """The scripts of plans, run in one process."""
-    jobs = [job(subject(reference, **degrees), folder / str(at)) for at, (reference, degrees) in enumerate(plans)]
-    return list(zip(jobs, run(jobs, steps=1, limit_s=limit_s), strict=True))
+def ran_together(
+    name: str, plans: Sequence[tuple[str, dict[str, Any]]], folder: Path, limit_s: float
+) -> list[tuple[Job, Ran]]:
+    """The scripts of plans, and what they left in one process: on record by this name, or now."""
+    jobs = {}
+    for at, (reference, degrees) in enumerate(plans):
+        kind = " ".join([Path(reference).name, *(f"{word}={value}" for word, value in degrees.items())])
+        jobs[kind] = job(subject(reference, **degrees), folder / str(at))
+    assert len(jobs) == len(plans), "each has a name of its own"
+    left = ran(name, jobs, limit_s)
+    return [(one, left[kind]) for kind, one in jobs.items()]
 
 
 def needed_of(one: Job, left: Ran, rewrites: Sequence[str]) -> set[str]:

@@ -42,7 +42,7 @@ NEEDED = (
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, Ran]]:
     """All scripts, run in one process."""
-    return ran_together(PIPELINES, tmp_path_factory.mktemp("piped"), 1800)
+    return ran_together("pipelines", PIPELINES, tmp_path_factory.mktemp("piped"), 1800)
 
 
 @pytest.mark.e2e

@@ -43,7 +43,7 @@ themselves where only their own code is run."""
 @pytest.mark.slow
 def test_statistics_are_those_of_one_device_after_each_step(tmp_path: Path) -> None:
     """Of the whole batch, in the user's code and in printed code. Gradients that are but noise are told in fp64."""
-    for job, ran in ran_together(PLANS, tmp_path, 300):
+    for job, ran in ran_together("rest", PLANS, tmp_path, 300):
         found = verdict(job, ran)
         assert found.exact, (job.subject.config, found.differences)
         buffers = [name for name in ran.off if "the buffer" in name]

@@ -28,7 +28,7 @@ PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @pytest.mark.slow
 def test_what_devices_do_not_divide_is_reduced_and_never_gathered(tmp_path: Path) -> None:
-    for job, ran in ran_together(PLANS, tmp_path, 300):
+    for job, ran in ran_together("storage", PLANS, tmp_path, 300):
         found = verdict(job, ran)
         assert found.exact, (job.subject.config, found.differences)
 

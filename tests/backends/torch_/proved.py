@@ -54,15 +54,15 @@ def proved(name: str, plans: Mapping[str, tuple[Subject, Path]], *, steps: int, 
     asked = {kind: _asked(plan, script, steps) for kind, (plan, script) in plans.items()}
     fresh = [kind for kind, one in asked.items() if _of(known, kind, "asked") != one]
     if fresh and not PROVE and record["versions"] == VERSIONS:
-        changed = {kind: _changed(asked[kind], _of(known, kind, "asked") or {}) for kind in fresh}
+        changed = {kind: changed_in(asked[kind], _of(known, kind, "asked") or {}) for kind in fresh}
         pytest.fail(f"not as it was when it was run, in {file.name}: {changed}; `make prove` runs it", pytrace=False)
-    run = [kind for kind, one in asked.items() if kind in fresh or PROVE == "all" or _is_drawn(one)]
+    run = [kind for kind, one in asked.items() if kind in fresh or PROVE == "all" or is_drawn(one)]
     jobs = [Job.of(*plans[kind]) for kind in run]
     now = dict(zip(run, verify(jobs, steps=steps, limit_s=limit_s), strict=True)) if run else {}
     if PROVE:
         known = {kind: known[kind] for kind in asked if kind not in fresh}
         known |= {kind: {"asked": asked[kind], "found": asdict(one)} for kind, one in now.items() if one.exact}
-        _write(file, {"runs": {kind: known[kind] for kind in asked if kind in known}})
+        write(file, VERSIONS, {"runs": {kind: known[kind] for kind in asked if kind in known}})
     return {kind: now[kind] if kind in now else _read(known[kind]["found"]) for kind in asked}
 
 
@@ -75,27 +75,27 @@ def observed(name: str, plans: Mapping[str, tuple[Subject, Path]], observe: Call
     if known and PROVE != "all":
         return record["found"]
     if not PROVE and record["versions"] == VERSIONS:
-        changed = {kind: _changed(one, record["asked"].get(kind, {})) for kind, one in asked.items()}
+        changed = {kind: changed_in(one, record["asked"].get(kind, {})) for kind, one in asked.items()}
         changed = {kind: what for kind, what in changed.items() if what}
         pytest.fail(f"not as it was when it was run, in {file.name}: {changed}; `make prove` runs it", pytrace=False)
     found = json.loads(json.dumps(observe()))
     if PROVE:
-        _write(file, {"asked": asked, "found": found})
+        write(file, VERSIONS, {"asked": asked, "found": found})
     return found
 
 
 def _asked(plan: Subject, script: Path, steps: int) -> dict[str, Any]:
     """All that a run follows from, as digests, and the memory that is planned for each rank."""
-    texts = {path.name: _anywhere(path) for path in sorted(script.parent.glob("*.py"))}
-    model = _anywhere(plan.calls.file) if plan.calls.file.is_file() else ""
+    texts = {path.name: anywhere(path) for path in sorted(script.parent.glob("*.py"))}
+    model = anywhere(plan.calls.file) if plan.calls.file.is_file() else ""
     return {
-        "script": _digest(texts, model, steps),
-        "program": _digest(program_text(plan.program)),
+        "script": digest(texts, model, steps),
+        "program": digest(program_text(plan.program)),
         "planned": [round(one) for one in planned_memory(plan.program)],
     }
 
 
-def _anywhere(file: Path) -> str:
+def anywhere(file: Path) -> str:
     """The text of a file, wherever it, the model and this checkout lie."""
     text = re.sub("^MODEL = .*$", "MODEL", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     if file.is_relative_to(ROOT):
@@ -103,7 +103,7 @@ def _anywhere(file: Path) -> str:
     return text.replace(os.path.relpath(ROOT, file.parent.resolve()), ".").replace(str(ROOT), ".")
 
 
-def _digest(*parts: object) -> str:
+def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -111,21 +111,21 @@ def _of(known: Mapping[str, Any], kind: str, what: str) -> Any:
     return known.get(kind, {}).get(what)
 
 
-def _changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def changed_in(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return ", ".join(what for what in one if one[what] != other.get(what))
 
 
-def _is_drawn(asked: Mapping[str, Any]) -> bool:
+def is_drawn(asked: Mapping[str, Any]) -> bool:
     return int(asked["script"], 16) % DRAWN == 0
 
 
-def _write(file: Path, record: Mapping[str, Mapping[str, Any]]) -> None:
+def write(file: Path, versions: Mapping[str, str], record: Mapping[str, Mapping[str, Any]]) -> None:
     """One line for each run, under each head."""
-    heads = [f'"versions": {json.dumps(VERSIONS)}']
+    heads = [f'"versions": {json.dumps(versions)}']
     for head, runs in record.items():
         lines = ",\n".join(f"{json.dumps(kind)}: {json.dumps(one)}" for kind, one in runs.items())
         heads.append(f'"{head}": {{\n{lines}\n}}')
-    RECORDS.mkdir(exist_ok=True)
+    file.parent.mkdir(exist_ok=True)
     file.write_text(f"{{{', '.join(heads)}}}\n", encoding="utf-8")
 
 
