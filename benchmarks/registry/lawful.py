@@ -14,6 +14,7 @@ LAWFUL: Mapping[str, str] = {
     "MW4074": "The width is not divided by the degree that cuts it.",
     "MW4075": "There is no sequence, or one that the degree does not divide.",
     "MW4076": "The batch is not divided by the copies and micro-batches.",
+    "MW5020": "The loss is no mean and no sum over samples, and every pipeline has micro-batches.",
     "MW5022": "Its forward pass writes into parameters, and torch forgets what is written into shards.",
 }
 """By code; a sentence says why nobody could do it."""
