@@ -98,7 +98,7 @@ def main(plans: Path, modules: dict[str, str]) -> None:
     nnx_model = of_nnx(importlib.import_module(modules["nnx"]))[0]
     applied = meshwright.jax_apply(nnx_model, plans / "nnx")
     embedding = applied.init()[0]["tokens"]["embedding"][...]
-    found["spec"] = str(embedding.sharding.spec)
+    found["stored"] = str(embedding.sharding.spec), str(applied.script.PARAMS["tokens.embedding"])
     found["devices"] = len(embedding.sharding.device_set)
     found["refused"] = []
     for attempt in (
