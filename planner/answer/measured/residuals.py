@@ -57,9 +57,9 @@ PINS = (
     "pp={n},vp=2,microbatches=4,schedule=zbv",
     "pp={n},microbatches=4,schedule=zb-h1",
 )
-"""Kinds of plans, for n ranks. Of three reference models each has all but every third."""
-KINDS_OF = 2
-"""Models that each kind of plan is run of."""
+"""Kinds of plans, for n ranks."""
+MODELS_OF_A_KIND = 2
+"""Of the reference models, those that each kind of plan is run of, in turns."""
 ROUNDS, EACH, LIMIT_S = 3, 1, 600.0
 """How often all scripts are run in turns, measured steps of each run, and seconds that all of it may take."""
 ROUNDS_OF_FIT = 3
@@ -112,7 +112,7 @@ def _plans(by: Measurer, ranks: int, threads: int, folder: Path) -> Iterator[Pla
     for at, (model, batch, seq) in enumerate(by.REFERENCES):
         ask, setting = _ask(f"{by.REFERENCE}:{model}", batch, seq, ranks).loaded()
         for number, pins in enumerate(pins.format(n=ranks) for pins in PINS):
-            if len(by.REFERENCES) > KINDS_OF and number % len(by.REFERENCES) == at:
+            if (number - at - 1) % len(by.REFERENCES) >= MODELS_OF_A_KIND:
                 continue
             try:
                 yield _plan(ask, setting, pins, Case("step", (model, pins), ranks), folder / f"{model}-{number}")
@@ -214,7 +214,7 @@ def with_values(found: Measured, x: Vector) -> Measured:
 
 
 LEAST_SCALE = 1.0
-"""Of kernels in a step to kernels measured again and again, which are never slower."""
+"""Of seconds of kernels in a step to seconds alone, again and again: caches are never warmer, so less is noise."""
 SWEEPS = 2000
 """Of all coordinates, at most."""
 SETTLED = 1e-9

@@ -1,7 +1,8 @@
 """Runs of emitted scripts in JAX that are on record, as those of torch are (`tests.backends.torch_.proved`).
 
-A run follows from the text of the script, the model's file, the code that runs and reads it, and the versions of JAX
-and its libraries. What it left is on record: losses, how far every tensor was off, collectives of the compiled step.
+A run follows from the text of the script, the model's file, what the plan tells the run (which parts lie where, how
+many words there are, which branches are taken), the code that runs and reads it, and the versions of JAX and its
+libraries. What it left is on record: losses, how far every tensor was off, collectives of the compiled step.
 What is planned is no part of that, so every test holds it against the record anew.
 """
 
@@ -16,11 +17,15 @@ from typing import Any
 import pytest
 
 from meshwright.backends.jax_ import verify
-from meshwright.backends.jax_.verify.emitted import Job, Ran, run
+from meshwright.backends.jax_.verify.apart import Cuts
+from meshwright.backends.jax_.verify.emitted import Job, Ran, run, words
+from meshwright.backends.jax_.verify.pipelines import taken
 from tests.backends.torch_.proved import PROVE, anywhere, digest, is_drawn, write
 
 RECORDS = Path(__file__).parent / "proved"
 VERSIONS = {name: version(name) for name in ("jax", "flax", "optax", "equinox")}
+DRAWN = 12
+"""One script in so many is run each time all the same: there are few."""
 READ_BY = ("apart.py", "hlo.py", "run.py")
 """Of the verifier: what runs a script, and what reads the compiled step."""
 
@@ -34,7 +39,7 @@ def ran(name: str, jobs: Mapping[str, Job], limit_s: float) -> dict[str, Ran]:
     fresh = [kind for kind, one in asked.items() if known.get(kind, {}).get("asked") != one]
     if fresh and not PROVE and record["versions"] == VERSIONS:
         pytest.fail(f"not as when it was run, in {file.name}: {fresh}; `make prove` runs it", pytrace=False)
-    again = [kind for kind, one in asked.items() if kind in fresh or PROVE == "all" or is_drawn(one)]
+    again = [kind for kind, one in asked.items() if kind in fresh or PROVE == "all" or is_drawn(one, DRAWN)]
     now = dict(zip(again, run([jobs[kind] for kind in again], steps=1, limit_s=limit_s), strict=True)) if again else {}
     if PROVE:
         rows = {kind: known[kind] for kind in asked if kind not in fresh}
@@ -46,7 +51,8 @@ def ran(name: str, jobs: Mapping[str, Job], limit_s: float) -> dict[str, Ran]:
 def _asked(job: Job) -> dict[str, str]:
     texts = {path.name: anywhere(path) for path in sorted(job.script.parent.glob("*.py"))}
     by = [(Path(verify.__file__).parent / name).read_text() for name in READ_BY]
-    return {"script": digest(texts, anywhere(job.subject.calls.file), by)}
+    told = Cuts.of(job.subject).plain(), words(job.subject.fold), taken(job.subject.program)
+    return {"script": digest(texts, anywhere(job.subject.calls.file), by, told)}
 
 
 def _plain(one: Ran) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.backends.results import Files, Seat
 from meshwright.backends.torch_ import door
@@ -321,6 +324,26 @@ def test_what_is_said_of_hosts_is_what_they_have() -> None:
         both = {"ray_train.py", "train.sbatch"}
         alike = {"one host": {"ray_train.py"}, "three alike": both, "three, another order": both}
         assert set(dict(made.texts)) - {"train.py", "launch.sh", "ranks.json"} == alike.get(what, set()), what
+
+
+@given(st.permutations([(host, gpu) for host in range(3) for gpu in range(3)]), st.integers(1, 9))
+def test_every_process_takes_the_rank_whose_gpu_it_has(order: list[tuple[int, int]], ranks: int) -> None:
+    """Wherever ranks sit: what the table of a host says of its processes is what the map says of their ranks."""
+    texts = dict(on_hosts(files(list(range(ranks))), seated(*order[:ranks])).texts)
+    told = [
+        dict(word.split("=") for word in found.split())
+        for found in re.findall(r"each=\d.*?(?= ;;|$)", texts["launch.sh"], re.MULTILINE)
+    ]
+    numbered, started = list(dict.fromkeys(host for host, _ in order[:ranks])), dict[int, tuple[int, int]]()
+    for node, host in enumerate(numbered):
+        table = told[node if len(told) > 1 else 0]
+        each = int(table["each"])
+        gpus = [int(gpu) for gpu in table.get("gpus", ",".join(map(str, range(each)))).split(",")]
+        usual = ",".join(map(str, range(len(started), len(started) + each)))
+        own = [int(rank) for rank in table.get("ranks", usual).split(",")]
+        assert len(gpus) == len(own) == each
+        started |= {rank: (host, gpu) for rank, gpu in zip(own, gpus, strict=True)}
+    assert [started[rank] for rank in range(ranks)] == order[:ranks]
 
 
 def test_hosts_without_adapters_have_none_in_the_map() -> None:
