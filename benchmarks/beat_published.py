@@ -31,6 +31,7 @@ from benchmarks.price import Pricer, degrees_of, program_of, workload_of
 from benchmarks.reading import read_configurations
 from benchmarks.runs import Run, Skipped, readings, zero_stages
 from benchmarks.searches import Opened
+from meshwright.backends.jax_.capabilities import JAX_TPU
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.step import Step
@@ -38,7 +39,7 @@ from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.frontends.torch_.sources.shape_toml import build
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.schedules import WorkLists, with_work
-from meshwright.ir.target.capabilities import ANY
+from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import traced_in
 from meshwright.planner.answer.solve import space_of
 from meshwright.planner.answer.workers import shared_out
@@ -115,8 +116,6 @@ def why_left_out(row: Run | Skipped) -> str:
     """Why there is nothing to beat; empty, if there is."""
     if isinstance(row, Skipped):
         return row.reason if row.reason.startswith("no ") else "cannot be read"
-    if row.device.name.startswith("TPU"):
-        return "on TPUs"
     return "no degrees" if row.degrees_open else "" if row.ran else "ran out of memory"
 
 
@@ -175,6 +174,11 @@ def _words(run: Run) -> str:
     )
 
 
+def target_of_run(run: Run) -> Capabilities:
+    """Whatever the evaluator can price; on TPUs what JAX code is written for."""
+    return JAX_TPU if run.device.name.startswith("TPU") else ANY
+
+
 def asked(run: Run, pricer: Pricer) -> Opened:
     """The question of a row, ready to be searched."""
     shape = replace(run.shape, dropout=run.stack.dropout)
@@ -183,7 +187,7 @@ def asked(run: Run, pricer: Pricer) -> Opened:
     kind = Adapted if run.task == "lora" else Folds
     folds = kind(build(shape, run.model.name, dtype), run.seq, captured=captured, captured_at=LEAST_BATCH)
     evaluator = Evaluator(run.cluster, pricer.profile)
-    setting = Setting(folds, run.devices, workload_of(run), ANY, evaluator)
+    setting = Setting(folds, run.devices, workload_of(run), target_of_run(run), evaluator)
     return Opened(setting, evaluator, space_of(setting, run.cluster, Constraints()))
 
 

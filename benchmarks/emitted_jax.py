@@ -167,19 +167,27 @@ def drawn(models: Sequence[str], number: int, seed: int) -> dict[str, dict[str, 
 
 
 @cache
-def model_at(reference: str, batch: int = BATCH, dtype: str = "fp32") -> tuple[Fold, Calls]:
+def model_at(reference: str, batch: int = BATCH, dtype: str = "fp32", seq: int = SEQ) -> tuple[Fold, Calls]:
     """A model as it is captured with so many sequences, and what code calls of it."""
     source = load_model(str(ROOT / reference)).in_dtype(dtype)
-    return capture(source, batch=batch, seq=SEQ).fold, calls_of(source, str(ROOT / reference), batch=batch, seq=SEQ)
+    return capture(source, batch=batch, seq=seq).fold, calls_of(source, str(ROOT / reference), batch=batch, seq=seq)
 
 
-def subject_of(reference: str, degrees: Degrees, *, on: Capabilities = JAX_CPU, dtype: str = "fp32") -> Subject:
+def subject_of(
+    reference: str,
+    degrees: Degrees,
+    *,
+    on: Capabilities = JAX_CPU,
+    dtype: str = "fp32",
+    batch: int = BATCH,
+    seq: int = SEQ,
+) -> Subject:
     """The plan that degrees mean. Raises a `MeshwrightError` where the model has none, or the target refuses it."""
-    fold, calls = model_at(reference, BATCH // degrees.microbatches, dtype)
-    workload = WORKLOADS[dtype]
-    check(degrees, fold, degrees.ranks, BATCH)
+    fold, calls = model_at(reference, batch // degrees.microbatches, dtype, seq)
+    workload = replace(WORKLOADS[dtype], global_batch=batch, seq=seq)
+    check(degrees, fold, degrees.ranks, batch)
     ran = replace(degrees, **on.ran(degrees.zero, degrees.microbatches))
-    decisions = replace(on.stored(template(fold, ran, on.target)), style="xla")
+    decisions = replace(on.stored(template(fold, ran, on.target), fold), style="xla")
     on.check(decisions, fold, workload)
     program = lower(fold, decisions, on.lowering().for_stack(workload.stack), workload)
     config = ",".join(f"{name}={value}" for name, value in vars_of(ran))

@@ -88,7 +88,7 @@ def planned(model: str, degrees: Degrees, batch: int, seq: int) -> Subject:
     workload = replace(WORKLOADS["bf16"], global_batch=batch, seq=seq)
     check(degrees, fold, degrees.ranks, batch)
     ran = replace(degrees, **JAX_CUDA.ran(degrees.zero, 1))
-    decisions = replace(JAX_CUDA.stored(template(fold, ran, "jax-cuda")), style="xla")
+    decisions = replace(JAX_CUDA.stored(template(fold, ran, "jax-cuda"), fold), style="xla")
     program = lower(fold, decisions, JAX_CUDA.lowering().for_stack(workload.stack), workload)
     calls = calls_of(source, reference, batch=batch, seq=seq)
     return Subject(fold=fold, decisions=decisions, program=program, workload=workload, calls=calls, config="")

@@ -64,7 +64,7 @@ JAX_CPU = Capabilities(
     precisions=(PrecisionLine("fp32", _TRIED, ("fp32",)),),
     in_turn=True,  # along other axes XLA sums the gradients of a micro-batch before the next begins (jax 0.10.2)
     adds_first=False,  # compiled for CPUs, the gradient of what q, k and v read is three all-reduces
-    regathers=False,  # one all-gather of every parameter is compiled, before both passes
+    regathers=False,  # blocks do, under jax.checkpoint; what stands once is gathered once, before both passes
 )
 
 _CAST = "parameters in fp32, cast as the loss reads them; on host devices gradients within 5 % of fp32 (test_hosts.py)"

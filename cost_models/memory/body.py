@@ -4,8 +4,10 @@ parameters.
 Parameters that operators read in another form than the stored one (gathered from shards, cast) are whole *units*: all
 of a body's are there while it runs, as FSDP does (torch.distributed.fsdp, one unit per block). Their gradients are
 there from the statement that makes them to the end of the body, where they are copied into one buffer and reduced to
-shards. Where a stack gathers them one by one (`Stack.piecewise`), of a body there are at most `LIVE_ELEMENTS` and the
-one that is gathered next, and of gradients one and a bucket of `BUCKET_ELEMENTS`, which a larger one fills alone.
+shards. Where a stack gathers them one by one (`Stack.one_by_one`), there are fewer: with DeepSpeed at most
+`LIVE_ELEMENTS` and the one that is gathered next, and of gradients one and a bucket of `BUCKET_ELEMENTS`, which a
+larger one fills alone. XLA gathers as many ahead as memory allows; what it cannot do without is `XLA_LIVE` of the
+largest, and one gradient. Of repeated blocks, which are a loop there, it casts the shards of all before the first.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ LIVE_ELEMENTS = 1_000_000_000
 BUCKET_ELEMENTS = 500_000_000
 """Defaults of DeepSpeed's stage3_max_live_parameters, beyond which nothing is fetched ahead, and reduce_bucket_size
 (deepspeed.ai, configuration JSON)."""
+XLA_LIVE = 1.5
+"""Of the largest parameter of a block, whole while an operator reads it. Compiled for eight v5e with libtpu 0.0.52 (a
+loop of MLPs, cut over all eight, AdamW, `benchmarks.compiled_for_tpus --loop`), a step whose states fill memory holds
+2.5 of them beside its states: one gradient more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class BodyMemory:
     """Whether that form stays from the forward to the backward pass."""
     stays: bool
     """Whether it stays from one micro-batch to the next."""
+    cast_ahead: float
+    """Bytes of the stored parameters in the dtype that operators read, if all that run in one loop are cast before."""
     parameters: float
     gradients: float
     pooled_gradients: float
@@ -153,6 +161,7 @@ class _States:
             returned=self.unit() if self.unit_kept() and not any(map(self.spread, self.slots)) else 0.0,
             unit_kept=self.unit_kept(),
             stays=any(map(self.late, trained)),
+            cast_ahead=self.cast_ahead(),
             unit_gradients=sum(map(self.elements, self.scattered())) * self.states.used,
             summed=max(self.summed(), default=0) * self.states.used,
             travelling=sum(map(self.elements, self.scattered())) * self.states.reduced,
@@ -176,6 +185,10 @@ class _States:
             units=frozenset(slot.path for slot in trained if self.runtime.by_torch and self.in_unit(slot)),
             products=self.products() if self.repeated and self.runtime.placeholders else (),
         )
+
+    @property
+    def xla(self) -> bool:
+        return self.runtime.style == "xla"
 
     def elements(self, name: str) -> int:
         local = self.body.locals[name]
@@ -247,16 +260,20 @@ class _States:
         return 2 * self.at(slot, slot.optimizer) * (self.states.master or self.states.stored) if single else 0.0
 
     def read_otherwise(self) -> list[ParamSlot]:
-        """Parameters that operators read in another form than the stored one."""
-        cast = self.states.used != self.states.stored
+        """Parameters that operators read in another form than the stored one. XLA casts inside the operators."""
+        cast = self.states.used != self.states.stored and not self.xla
         return [slot for slot in self.slots if slot.stored != slot.value or cast or self.spread(slot)]
 
     def unit(self) -> float:
         sizes = [self.elements(slot.value) for slot in self.read_otherwise()]
-        live = sum(sizes)
-        if self.runtime.piecewise and sizes and not self.unit_kept():
-            live = min(live, LIVE_ELEMENTS + max(sizes))
+        live: float = sum(sizes)
+        if self.runtime.one_by_one and sizes and not self.unit_kept():
+            live = min(live, XLA_LIVE * max(sizes) if self.xla else LIVE_ELEMENTS + max(sizes))
         return live * self.states.used
+
+    def cast_ahead(self) -> float:
+        casts = self.xla and self.states.used < self.states.stored
+        return sum(self.elements(slot.stored) for slot in self.slots) * self.states.used if casts else 0.0
 
     def message(self, *, routed: bool = False) -> float:
         gathered = [slot for slot in self.slots if slot.stored != slot.value or self.spread(slot)]
@@ -281,7 +298,7 @@ class _States:
     def scattered(self) -> set[str]:
         """Parameters whose gradients the backward pass reduces to shards."""
         reduced = {move.result for move in self.syncs()}
-        return set() if self.runtime.piecewise else {slot.value for slot in self.slots if slot.grad in reduced}
+        return set() if self.runtime.one_by_one else {slot.value for slot in self.slots if slot.grad in reduced}
 
     def summed(self) -> Iterator[int]:
         """Elements of gradients that the backward pass sums over ranks which all hold them, as they are made."""
@@ -302,8 +319,10 @@ class _States:
     def piece(self) -> float:
         """Bytes of gradients that are reduced one by one: the one that is made, and the bucket that is on its way."""
         sizes = [self.elements(slot.value) for slot in self.slots if slot.grad]
-        if not (self.runtime.piecewise and self.syncs()):
+        if not (self.runtime.one_by_one and self.syncs()):
             return 0.0
+        if self.xla:
+            return max(sizes) * self.states.used
         bucket = min(sum(sizes), max(BUCKET_ELEMENTS, *sizes))
         return max(sizes) * self.states.used + bucket * self.states.reduced
 

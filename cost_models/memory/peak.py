@@ -253,7 +253,8 @@ class _Group:
         self.state = {
             "parameters": sum(one.parameters * times for one, times in calls) - tied["parameters"],
             "optimizer": sum(one.optimizer * times for one, times in calls) - tied["optimizer"],
-            "gathered": sum(one.unit * times for one, times in calls if one.unit_kept),
+            "gathered": sum(one.unit * times for one, times in calls if one.unit_kept)
+            + sum(one.cast_ahead * times for one, times in calls if times > 1),
             "gradients": 0.0,
             "activations": program.microbatches * sum(entry.nbytes for entry in program.entries),
         }

@@ -140,7 +140,7 @@ class StageMemory:
         self.torch = workload.stack.style in ("eager", "compiled")
         self.whole = self.torch and way.begins
         """Whether it makes all of its gradients when those of weights are due, and none before."""
-        self.prefetches = "parameters" in workload.stack.hides and not workload.stack.piecewise
+        self.prefetches = "parameters" in workload.stack.hides and not workload.stack.one_by_one
         self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
         self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
         self.pooled_gradients = sum(one.pooled_gradients * repeats for period, repeats in self.runs for one in period)

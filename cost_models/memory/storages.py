@@ -174,8 +174,8 @@ class Names:
 
     def taking_nothing(self) -> set[str]:
         """Names without memory of their own: parameters, units, tables; main gradients that are written directly."""
-        piecewise = self.runtime.piecewise and bool(self.reduces)
-        straight = piecewise or (self.runtime.placeholders and self.repeated)
+        leave_at_once = self.runtime.one_by_one and bool(self.reduces)
+        straight = leave_at_once or (self.runtime.placeholders and self.repeated)
         return self.resident | self.gathers | self.reduces | self.tables | (self.weight_grads if straight else set())
 
     # storages

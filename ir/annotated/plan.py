@@ -61,7 +61,7 @@ def annotated(
     plans = tuple(found.plan(name, recompute, regather=target.regathers) for name in bodies)
     names = tuple(sorted(plan.name for plan in plans))
     stage = StagePlan(0, len(list(fold.calls())), mesh, tuple(range(mesh.size)), names)
-    return target.stored(Decisions(plans, (stage,), Schedule("1f1b", microbatches), target.target))
+    return target.stored(Decisions(plans, (stage,), Schedule("1f1b", microbatches), target.target), fold)
 
 
 @dataclass

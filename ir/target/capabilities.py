@@ -11,6 +11,7 @@ emit for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -119,8 +120,9 @@ class Capabilities:
     """Whether gradients that several operators leave of one value are added before they are reduced
     (`Lowering.adds_first`)."""
     regathers: bool = True
-    """Whether parameters that are stored in shards can be gathered again for the backward pass. If not, they are kept
-    as they were gathered."""
+    """Whether all parameters that are stored in shards can be gathered again for the backward pass, of every
+    micro-batch. If not, those of repeated blocks can in steps of one micro-batch, and all others are kept as they were
+    gathered."""
     keeps_whole: bool = True
     """Whether parameters can stay whole between steps while states or gradients alone are sharded. If not, plans with
     one micro-batch have them sharded, too, and gathered from before the forward to after the backward pass."""
@@ -199,15 +201,21 @@ class Capabilities:
         """Whether storage is padded that its shards do not divide; it stays whole otherwise."""
         return "padded" in _names(self.layouts)
 
-    def stored(self, decisions: Decisions) -> Decisions:
+    def stored(self, decisions: Decisions, fold: Fold) -> Decisions:
         """The plan with storage as the target has it."""
         plans = decisions.plans if self.pads else tuple(map(without_padding, decisions.plans))
+        if not self.regathers:
+            calls = Counter(call.body.name for call in fold.calls())
+            plans = tuple(
+                replace(plan, regather=False) if plan.regather and plan.storage and calls[plan.body] == 1 else plan
+                for plan in plans
+            )
         same = all(one is other for one, other in zip(plans, decisions.plans, strict=True))
         return decisions if same else replace(decisions, plans=plans)
 
     def ran(self, zero: int, microbatches: int) -> dict[str, Any]:
         """Named degrees that differ when the target runs them (`keeps_whole`, `regathers`)."""
-        if not self.regathers and ZERO[zero].params:
+        if not self.regathers and ZERO[zero].params and microbatches > 1:
             return {"regather": False}
         if self.keeps_whole or not ZERO[zero].publishes or microbatches > 1:
             return {}

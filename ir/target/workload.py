@@ -152,8 +152,8 @@ class Stack:
     graphs: str = "none"
     """Of `GRAPHS`."""
     piecewise: bool = False
-    """Parameters are gathered one by one as operators come to them, not block by block, and gradients leave in buckets
-    (DeepSpeed's ZeRO-3)."""
+    """DeepSpeed's ZeRO-3: parameters are gathered one by one up to a number of elements, and gradients leave in
+    buckets."""
     broadcasts: bool = False
     """Updated parameters are sent by one broadcast from each rank that holds some, not gathered in one collective; and
     gradients are reduced to each."""
@@ -173,6 +173,11 @@ class Stack:
     def by_torch(self) -> bool:
         """Whether `fully_shard` and DDP keep parameters and sum gradients; fused stacks and XLA have their own ways."""
         return self.style in ("eager", "compiled") and not self.piecewise
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether parameters are gathered as operators come to them, and not block by block."""
+        return self.piecewise or self.style == "xla"
 
     def __hash__(self) -> int:
         """A hash of the name, which tells most stacks apart: they are keys everywhere, and few."""

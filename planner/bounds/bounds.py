@@ -52,13 +52,16 @@ class Wires:
     reduces: Mapping[str, float]
     sharding: Sharding
     regather: bool
+    blocks_alone: bool
+    """Whether only what runs several times is gathered again."""
 
     def forward(self, calls: Calls) -> Cost:
         return _gathers(self.gathers, calls) if self.sharding.params else Cost()
 
     def backward(self, calls: Calls) -> tuple[Cost, Cost]:
         """Seconds of gathers and reductions in the backward pass."""
-        again = _gathers(self.again, calls) if self.sharding.params and self.regather else Cost()
+        gathered = tuple((name, times) for name, times in calls if times > 1 or not self.blocks_alone)
+        again = _gathers(self.again, gathered) if self.sharding.params and self.regather else Cost()
         reduced = sum(times * self.reduces[name] for name, times in calls) if self.sharding.grads else 0.0
         return again, Cost(reductions_s=reduced)
 
@@ -165,7 +168,8 @@ class Bounds:
         mesh = config.degrees().mesh()
         anywhere = [self._moved(config, ranks, mesh) for ranks in places(self.common.prices.cluster, mesh.size)]
         least = [{name: min(one[at][name] for one in anywhere) for name in self.base.pieces} for at in range(3)]
-        return Wires(least[0], least[1], least[2], config.sharding, config.regather)
+        blocks_alone = not self.common.setting.target.regathers
+        return Wires(least[0], least[1], least[2], config.sharding, config.regather, blocks_alone)
 
     def _moved(self, config: Config, ranks: tuple[int, ...], mesh: Mesh) -> tuple[dict[str, float], ...]:
         """Seconds, per body, to gather its parameters, to gather those that its backward pass reads, and to reduce its

@@ -61,7 +61,7 @@ class Common:
         self.step, self.stack = prices.profile.step, setting.workload.stack
         self.pools = self.stack.by_torch and setting.target.device != "cpu"
         """Whether units of FSDP have what travels in memory of its own (`meshwright.cost_models.memory.stage`)."""
-        self.prefetches = "parameters" in self.stack.hides and not self.stack.piecewise
+        self.prefetches = "parameters" in self.stack.hides and not self.stack.one_by_one
         """Whether the parameters of one unit arrive while another one runs."""
         cluster, everywhere = prices.cluster, tuple(range(setting.ranks))
         devices = prices.devices(everywhere)

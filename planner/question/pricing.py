@@ -253,7 +253,7 @@ class Setting:
 
     def template(self, fold: Fold, degrees: Degrees) -> Decisions:
         """The plan that degrees stand for, changed by what is asked of modules, with storage as the target has it."""
-        return self.target.stored(template(fold, degrees, self.target.target, resolved(self.modules, fold)))
+        return self.target.stored(template(fold, degrees, self.target.target, resolved(self.modules, fold)), fold)
 
     def allowed(self, decisions: Decisions, fold: Fold) -> Decisions:
         """A plan in the workload's execution style, after the target and the constraints have accepted it."""

@@ -296,6 +296,20 @@ def test_parameters_gathered_one_by_one_need_no_room_for_whole_blocks() -> None:
     assert part(stages(single)[0], "gathered") == 2 * (1_000_000_000 + largest) + 4 * largest
 
 
+def test_xla_gathers_by_operator_and_casts_a_loop_ahead() -> None:
+    """Of the largest parameter one and a half and a gradient, in two bytes each; and the shards of both blocks again in
+    two bytes, since a loop casts them before. A stage of one block is no loop."""
+    wide = replace(SMALL, layers=2, hidden=4096, ffn_hidden=16_384)
+    whole = program(wide, dp=8, zero=3, stack="jax", recipe="fsdp")
+    block = next(body for body in map(whole.body, (name for _, name in whole.stages[0].calls())) if len(body.params) > 4)
+    shards = sum(block.locals[slot.stored].type.elements for slot in block.params) / 8
+    largest = wide.hidden * wide.ffn_hidden
+    ahead = part(stages(whole)[0], "gathered") - 2 * 2.5 * largest
+    assert ahead == pytest.approx(2 * 2 * shards, rel=0.01)
+    single = program(replace(wide, layers=1), dp=8, zero=3, stack="jax", recipe="fsdp")
+    assert part(stages(single)[0], "gathered") == 2 * 2.5 * largest
+
+
 def test_what_streams_that_communicate_keep_is_reserved_all_the_time() -> None:
     """Blocks are reused in the stream that they were allocated in: beside the fullest instant of the compute stream lie
     two messages of parameters and all gradients that reduce-scatters left, whatever is in use of them by then."""

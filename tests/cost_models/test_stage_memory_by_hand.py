@@ -50,6 +50,7 @@ EMPTY = BodyMemory(
     returned=0.0,
     unit_kept=False,
     stays=False,
+    cast_ahead=0.0,
     parameters=0.0,
     gradients=0.0,
     pooled_gradients=0.0,

@@ -6,7 +6,7 @@ to say. Blocks that are computed again are run under `jax.checkpoint` (`recomput
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from meshwright.backends.jax_.emit import recompute
 from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes, has_rest
@@ -25,7 +25,7 @@ TRACED
 RETURN
 '''
 TRACED = "    traced = jax.make_jaxpr(lambda *given: model_file.loss(outputs_of(*given), given[1]))(*given)"
-RETURN = "    return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given))[0]"
+RETURN = "    return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given)<paths>)[0]"
 TRACED_CHANGES = """
     def whole(state: Tree, batch: Batch, rest: Tree) -> tuple[jax.Array, Tree]:
         outputs, rest = outputs_of(state, batch, rest)
@@ -33,7 +33,7 @@ TRACED_CHANGES = """
 
     traced = jax.make_jaxpr(whole)(*given)"""
 RETURN_CHANGES = """\
-    loss, *left = evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given))
+    loss, *left = evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given)<paths>)
     return loss, jax.tree.unflatten(jax.tree.structure(rest), left)"""
 """Where the forward pass changes what the model holds beside its parameters."""
 
@@ -51,13 +51,17 @@ def path_of(keys: Any) -> Any:
     return PATH
 
 
+def alike(path: str) -> str:
+    """A path with any number for its numbers."""
+    return re.sub(r"(?<![^.])\\d+(?![^.])", "*", path)
+
+
 def lie(table: dict[str, P], tree: Any) -> Any:
     """For every leaf the sharding that a table has for its path."""
 
     def of(keys: Any, leaf: Any) -> NamedSharding:
         path = path_of(keys)
-        alike = re.sub(r"(?<![^.])\\d+(?![^.])", "*", path)
-        return NamedSharding(mesh, table[path] if path in table else table[alike])
+        return NamedSharding(mesh, table[path] if path in table else table[alike(path)])
 
     return tree_map_with_path(of, tree)
 
@@ -84,13 +88,13 @@ def pinned(value: Any, place: str) -> Any:
     for spec, gradient in VALUES.get(place, ()):
         trained = jnp.issubdtype(value.dtype, jnp.inexact)
         value = both_lying(value, spec, gradient) if trained else lying(value, spec)
-    return value
+    return <pinned>
 
 
-def evaluate(jaxpr: Any, consts: Any, given: Any, place: str = "") -> list[Any]:
+def evaluate(jaxpr: Any, consts: Any, given: Any, place: str = ""<names>) -> list[Any]:
     """Run a jaxpr equation by equation: the user's own code, with values pinned."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given), strict=True))
-LOOP    return [read(one, known) for one in jaxpr.outvars]
+<own>LOOP    return [read(one, known) for one in jaxpr.outvars]
 
 
 def read(one: Any, known: dict[Any, Any]) -> Any:
@@ -109,7 +113,7 @@ BLOCKSdef spoken_of(equation: Any, here: str) -> bool:
     name, bodies = equation.primitive.name, jaxprs_in_params(equation.params)
     names = (name, *(inner for body in bodies for inner in primitives(body)))
     inside = name in ("jit", "scan", *CHECKPOINT) and not set(CHECKPOINT).isdisjoint(names)
-    return inside or any(place.startswith(f"{here}/") for place in VALUES)
+    return inside or any(place.startswith(<starts>) for place in <places>)
 
 
 def run(equation: Any, operands: list[Any], here: str) -> list[Any]:
@@ -125,7 +129,7 @@ def run(equation: Any, operands: list[Any], here: str) -> list[Any]:
 
     def body(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
         given = [pinned(one, f"{here}.{at}") for at, one in enumerate((*operands[:fixed], *carry, *rows))]
-        results = evaluate(jaxpr, consts, given, f"{here}/")
+        results = evaluate(jaxpr, consts, given, f"{here}/"<operands>)
         return results[:carried], results[carried:]
 
     carry, rows = operands[fixed : fixed + carried], operands[fixed + carried :]
@@ -154,7 +158,7 @@ LOOP_OF_BLOCKS = """\
         last = AGAIN.get(here, first + 1) or len(numbered)
         if here in AGAIN:
             later = {*read_by(numbered[last:]), *(id(one) for one in jaxpr.outvars)}
-            known |= again(numbered[first:last], known, later, place)
+            known |= again(numbered[first:last], known, later, place<given>)
         else:
             known |= made(jaxpr.eqns[first], known, here)
         first = last
@@ -165,14 +169,14 @@ def read_by(numbered: Any) -> dict[int, Any]:
     return {id(one): one for _, equation in numbered for one in equation.invars if not isinstance(one, Literal)}
 
 
-def again(numbered: Any, known: dict[Any, Any], later: set[int], place: str) -> dict[Any, Any]:
+def again(numbered: Any, known: dict[Any, Any], later: set[int], place: str<argument>) -> dict[Any, Any]:
     """What the equations of a block make that is read later. The backward pass runs them again, from what they read."""
     given = [one for one in read_by(numbered).values() if one in known]
     left = [var for _, equation in numbered for var in equation.outvars if id(var) in later]
 
-    @jax.checkpoint
+    @<checkpoint>
     def block(values: list[Any]) -> list[Any]:
-        inside = dict(zip(given, values, strict=True))
+        inside = <inside>
         for number, equation in numbered:
             inside |= made(equation, inside, f"{place}{number}")
         return [inside[var] for var in left]
@@ -182,20 +186,70 @@ def again(numbered: Any, known: dict[Any, Any], later: set[int], place: str) -> 
 
 '''
 
+GATHERS = '''\
+def but_gathered(primitive: Any, *_: Any, **params: Any) -> bool:
+    """What the backward pass of a block is left, if only its parameters are gathered again: all but these, and what
+    shows them otherwise. A constraint gathers, or pins a value that is kept by name."""
+    shows = ("broadcast_in_dim", "reshape", "sharding_constraint", "squeeze", "transpose")
+    return params["name"] == "kept" if primitive.name == "name" else primitive.name not in shows
 
-IMPORTS: tuple[tuple[str, ...], tuple[str, ...]] = (
-    ("import re", "from collections.abc import Iterator", "from functools import partial", "from typing import Any"),
-    (
-        "import jax",
-        "import jax.numpy as jnp",
-        "from jax.core import eval_jaxpr",
-        "from jax.extend.core import Jaxpr, Literal, jaxprs_in_params",
-        "from jax.sharding import AxisType, NamedSharding",
-        "from jax.sharding import PartitionSpec as P",
-        "from jax.tree_util import keystr, tree_map_with_path",
+
+def gathered(value: Any, name: str | None) -> Any:
+    """What a block reads; of a parameter that it gathers, all of it."""
+    spec = GATHERED.get(name or "", GATHERED.get(alike(name or "")))
+    return value if spec is None else checkpoint_name(both_lying(value, spec, spec), "gathered")
+
+
+'''
+PATHS = '''\
+def paths_of(state: Any) -> list[str]:
+    """The paths of parameters, in the order in which they are given."""
+    return [path_of(keys) for keys, _ in tree_leaves_with_path(state)]
+
+
+'''
+GATHER_AGAIN: Mapping[str, tuple[str, str]] = {
+    "names": ("", ", names: Any = ()"),
+    "own": ("", "    own = dict(zip(jaxpr.invars, names, strict=False))  # of what blocks gather\n"),
+    "pinned": ("value", 'checkpoint_name(value, "kept") if place in VALUES else value'),
+    "starts": ('f"{here}/"', '(f"{here}/", f"{here}@")'),
+    "places": ("VALUES", "(*VALUES, *GATHERED)"),
+    "operands": ("", ', [f"{here}@{at}" for at in range(len(given))]'),
+    "given": ("", ", own"),
+    "argument": ("", ", own: Any"),
+    "checkpoint": (
+        "jax.checkpoint",
+        'partial(jax.checkpoint, policy=but_gathered if f"{place}{numbered[0][0]}" in ONLY_GATHERED else None)',
     ),
-)
-"""Of the file in which the user's loss is run: from Python, and from JAX."""
+    "inside": (
+        "dict(zip(given, values, strict=True))",
+        "{var: gathered(one, own.get(var)) for var, one in zip(given, values, strict=True)}",
+    ),
+}
+"""What stands in marks of the same names: where blocks gather no parameters again, and where they do."""
+
+
+def imports(shardings: Shardings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the file in which the user's loss is run: from Python, and from JAX."""
+    trees = ("tree_leaves_with_path", "tree_map_with_path") if shardings.blocks_gather else ("tree_map_with_path",)
+    return (
+        (
+            "import re",
+            "from collections.abc import Iterator",
+            "from functools import partial",
+            "from typing import Any",
+        ),
+        (
+            "import jax",
+            "import jax.numpy as jnp",
+            *["from jax.ad_checkpoint import checkpoint_name"] * bool(shardings.gathered_again),
+            "from jax.core import eval_jaxpr",
+            "from jax.extend.core import Jaxpr, Literal, jaxprs_in_params",
+            "from jax.sharding import AxisType, NamedSharding",
+            "from jax.sharding import PartitionSpec as P",
+            f"from jax.tree_util import {', '.join(('keystr', *trees))}",
+        ),
+    )
 
 
 def loss(subject: Subject, shardings: Shardings) -> Iterator[str]:
@@ -210,7 +264,8 @@ def loss(subject: Subject, shardings: Shardings) -> Iterator[str]:
             "state: Tree, batch: Batch) -> jax.Array", f"{CARRIED_ARGUMENTS}) -> tuple[jax.Array, Tree]"
         )
         text = text.replace("TRACED", TRACED_CHANGES).replace("RETURN", RETURN_CHANGES)
-    yield from text.replace("TRACED", TRACED).replace("RETURN", RETURN).split("\n")
+    text = text.replace("TRACED", TRACED).replace("RETURN", RETURN)
+    yield from text.replace("<paths>", ", names=paths_of(state)" * shardings.blocks_gather).split("\n")
 
 
 def evaluated(shardings: Shardings, check: int, path: str) -> Iterator[str]:
@@ -218,16 +273,20 @@ def evaluated(shardings: Shardings, check: int, path: str) -> Iterator[str]:
     blocks = recompute.again(shardings)
     yield from ("", "", *MOVED.rstrip().split("\n"), "", "") if shardings.blocks else ()
     yield from values_tables(shardings)
-    yield from recompute.table(blocks) if blocks else ()
+    yield from recompute.tables(shardings, blocks) if blocks else ()
     yield 'CHECKPOINT = ("checkpoint", "remat", "remat2")  # the names that JAX has given to it'
     yield f"TRACE = {check}  # of the loss that this is for: a sum over its primitives"
     yield from ("", "")
-    yield (
+    again = bool(shardings.gathered_again)
+    text = (
         EVALUATE.replace("PATH", path)
         .replace("LYING", _lying(shardings))
         .replace("LOOP", LOOP_OF_BLOCKS if blocks else LOOP)
-        .replace("BLOCKS", BLOCKS if blocks else "")
+        .replace("BLOCKS", GATHERS * again + PATHS * shardings.blocks_gather + BLOCKS if blocks else "")
     )
+    for mark, either in GATHER_AGAIN.items():
+        text = text.replace(f"<{mark}>", either[again])
+    yield text
 
 
 def _lying(shardings: Shardings) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from meshwright.backends.jax_.emit import accumulation, recompute
-from meshwright.backends.jax_.emit.evaluated import IMPORTS, evaluated, loss
+from meshwright.backends.jax_.emit.evaluated import evaluated, imports, loss
 from meshwright.backends.jax_.emit.model import changes, model, needs
 from meshwright.backends.jax_.emit.pipeline import step as piped
 from meshwright.backends.jax_.emit.pipeline.stages import Stages, whole_mesh
@@ -193,7 +193,8 @@ def _evaluated(shardings: Shardings) -> Form:
     subject, casts = shardings.subject, shardings.subject.workload.states.casts
     rest = "REST" if changes(subject) else ""
     tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), rest, "TRACE"))
-    named = [*sorted(filter(None, tables)), *["USED"] * shardings.used_apart, "evaluate", "lie", "mesh", "primitives"]
+    named = [*sorted(filter(None, tables)), *["USED"] * shardings.used_apart, "evaluate", "lie", "mesh"]
+    named += [*["paths_of"] * shardings.blocks_gather, "primitives"]
     read = ("USED" if shardings.used_apart else "PARAMS") if shardings.states_apart else ""
     sums = accumulation.gradients(subject, shardings.data, stored=gradients_table(shardings), read=read)
     kept = (CAST + KEPT).splitlines() if casts else []
@@ -298,7 +299,7 @@ def _beside(subject: Subject, shardings: Shardings, printed: PrintedScript | Non
     if printed is None:
         body = list(evaluated(shardings, calls.places.check, path))
         title = "Where parameters and values of train.py lie on the devices, and what puts them there."
-        imported = IMPORTS
+        imported = imports(shardings)
     else:
         body = list(printed.beside(path))
         title = "Where parameters of train.py lie on the devices, and its loss as each computes it on its own parts."

@@ -19,7 +19,7 @@ from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.accumulation import ONCE, data_axes, form_of
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS
 from meshwright.backends.jax_.emit.views import Nearest, Shown, Spec, apart, ended, stem
-from meshwright.backends.subject import Subject
+from meshwright.backends.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
 from meshwright.ir.graph.fold import FromInput, Segment
@@ -92,6 +92,7 @@ class Shardings:
         for path, slot, body, stacked in self.slots():
             if slot.buffer:
                 continue
+            own_gather = stacked or body in self.regathering
             held = [
                 spec_of(one, slot.path)
                 for one in (
@@ -104,7 +105,7 @@ class Shardings:
             if self.piped and slot.path not in shared:
                 held = [_over_stages(one, stacked=stacked) for one in held]
             stored, used, states, grads = (((), *one) if stacked and one and not self.piped else one for one in held)
-            own = Held(stored, stored if stacked else used, states, grads)  # a loop gathers its own
+            own = Held(stored, stored if own_gather else used, states, grads)  # a loop or a block gathers its own
             if found.setdefault(path, own) != own:
                 raise EmissionModule(
                     place=path, cause="parts of the model that share it want it otherwise", ways=("--fix tp=1",)
@@ -195,18 +196,46 @@ class Shardings:
 
     @cached_property
     def gathers(self) -> dict[str, Spec]:
-        """Parameters of scanned blocks that are gathered in the loop: by place and operand of its body, `17.3`, where
-        they lie then."""
-        found: dict[str, Spec] = {}
+        """Parameters of scanned blocks that are gathered in the loop, and kept for its backward pass: by place and
+        operand of its body, `17.3`, where they lie then."""
+        return dict(self._gathered(again=False))
+
+    @cached_property
+    def gathered_again(self) -> dict[str, Spec]:
+        """Parameters that blocks gather when they run, and again for their backward passes: where they lie then, by
+        place and operand of a loop's body, `17@3`, or by path."""
+        return dict(self._gathered(again=True))
+
+    @property
+    def blocks_gather(self) -> bool:
+        """Whether any block that is written out does."""
+        return any("@" not in name for name in self.gathered_again)
+
+    def _gathered(self, *, again: bool) -> Iterator[tuple[str, Spec]]:
         for segment, _, body in self._bodies():
-            scan = self.scan(segment.paths[0])
-            if scan is None:
+            if (body in self.regathering) != again:
                 continue
+            scan = self.scan(segment.paths[0])
             for slot in body.params:
                 stored, used = (body.locals[name].placement for name in (slot.stored, slot.value))
-                if stored != used and slot.path in scan.operands:
-                    found[f"{scan.place}.{scan.operands[slot.path][0]}"] = spec_of(used, slot.path)
-        return found
+                if stored == used or slot.buffer:
+                    continue
+                if scan is not None and slot.path in scan.operands:
+                    yield f"{scan.place}{'@' if again else '.'}{scan.operands[slot.path][0]}", spec_of(used, slot.path)
+                elif again:
+                    yield from ((f"{room}.{slot.path}", spec_of(used, slot.path)) for room in segment.paths)
+
+    @cached_property
+    def regathering(self) -> list[BodyProgram]:
+        """The body programs that gather parameters again in their backward passes."""
+        every = (body for _, _, body in self._bodies())
+        return [
+            body for body in every if any(isinstance(one, Move) and one.reason == "parameter" for one in body.backward)
+        ]
+
+    def gathers_again(self, piece: Piece) -> bool:
+        """Whether the backward passes of a piece's blocks gather parameters again."""
+        return self.subject.bodies[piece.plan.name] in self.regathering
 
     @cached_property
     def values(self) -> dict[str, Pin]:

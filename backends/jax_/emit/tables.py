@@ -6,6 +6,11 @@ USED      where operators read it, if that differs
 STATES    where its optimizer's state lies, if that differs from PARAMS
 GRADS     where micro-batches add up to its gradient, if that differs from both
 VALUES    the placements that a value passes through, by its place in the traced loss
+
+Of blocks that are run again (`recompute`):
+
+AGAIN     the equations that they reach from and to
+GATHERED  where they read parameters that they gather themselves
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@
                   comes in once more, in as many bytes as one of its statistics
     scalars       terms of a loss may be added up before they are summed, along several axes at once or one by one: at
                   least one number along each, and no more than planned
+    unread        what no derivative reads is not gathered again: biases of norms, and what is kept in another form
     known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
     counted       micro-batches that all devices share are weighed by what counts in each: one number more
     weighed       so is every micro-batch of a printed model
@@ -22,6 +23,7 @@
                   added before they are summed
     one_way       between two devices a ring's keys and values go the same way in both passes: code for CPUs, which
                   drops barriers, may pass them on once, where no loop keeps the passes apart
+    merged        for the same reason, it may gather once what blocks gather again for their backward passes
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
                   every parameter, once: neither `tied` nor `part_read` holds
     one_program devices of a pipeline run one program: what the first stage and the last exchange is in it, and what all
@@ -35,7 +37,7 @@ Everything else is compared one by one: kind, mesh axes, bytes of each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
@@ -44,10 +46,21 @@ from meshwright.backends.jax_.emit.shardings import parts_read
 from meshwright.backends.jax_.emit.views import stem
 from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.backends.jax_.verify.pipelines import calls_in_one, passed_on
+from meshwright.ir.analysis.saved import reads
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
 from meshwright.ir.graph.graph import Graph
-from meshwright.ir.program.program import BodyProgram, Compute, Gradient, Move, Program, Ring, Statement, operands_of
+from meshwright.ir.program.program import (
+    BodyProgram,
+    Compute,
+    Gradient,
+    Kernels,
+    Move,
+    Program,
+    Ring,
+    Statement,
+    operands_of,
+)
 from meshwright.ir.rules.base import Law
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.same import Same
@@ -55,11 +68,13 @@ from meshwright.ir.target.capabilities import Capabilities
 
 REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
-    "known", "counted", "added_up", "one_program", "in_step", "told",
+    "unread", "known", "counted", "added_up", "one_program", "in_step", "told",
 )  # fmt: skip
-OF_PRINTED = ("read_whole", "by_bytes", "scalars", "known", "weighed", "once", "one_way")
+OF_PRINTED = ("read_whole", "by_bytes", "scalars", "unread", "known", "weighed", "once", "one_way", "merged")
 """Those that hold of printed models, whose collectives stand in the code."""
 SCALAR_BYTES = 4
+WITH_BIAS, BIAS = ("layer_norm", "group_norm", "batch_norm"), 2
+"""Norms, and the place of the operand that they add at last."""
 Where = tuple[str, tuple[str, ...]]
 """Kind and mesh axes."""
 
@@ -77,6 +92,8 @@ class Predicted:
     """Values that may be executed besides, where more is executed than is planned."""
     at_most: Mapping[Collective, int] = field(default_factory=dict)
     """Of `values`, those that may be executed less often."""
+    spared: Mapping[Where, int] = field(default_factory=dict)
+    """Of `packed`, what may not be executed."""
     at_once: bool = True
 
     def differences(self, executed: Mapping[Collective, int]) -> Iterator[str]:
@@ -101,7 +118,7 @@ class Predicted:
             left[kind, axes, size] -= number
             self._add(rest, kind, axes, -number * size)
         for where in sorted({*rest, *planned}):
-            if rest[where] != planned[where]:
+            if not planned[where] - self.spared.get(where, 0) <= rest[where] <= planned[where]:
                 kind, axes = where
                 sizes = {size: n for (k, a, size), n in left.items() if k == kind and set(axes) <= set(a) and n}
                 said = ", ".join(f"{n} of {size}" for size, n in sorted(sizes.items())) or "none"
@@ -138,6 +155,7 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
     """The collectives of one step, by these rewrites."""
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
     perhaps, at_most, whole, calls = Counter[Collective](), Counter[Collective](), 0, list(fold.calls())
+    spared = Counter[Where]()
     data = data_axes(program, program.stages[0].mesh.names)
     form = form_of(program, data)
     if form == ONCE and "added_up" in rewrites:
@@ -150,7 +168,8 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
         given = {item.value for item, source in inputs if isinstance(source, FromInput)}
         sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
         again = set(_again(body)) if "once" in rewrites else set()
-        for statement, times in _all(body, program.microbatches):
+        unread = set(_unread(body, program.kernels)) if "unread" in rewrites else set()
+        for statement, times in _all(body, program.microbatches, unread):
             if isinstance(statement, Ring):
                 for size in (int(body.nbytes[one]) for one in statement.operands[1:3]):
                     values["permute", (statement.axis,), size] += times * statement.shifts(body.mesh)
@@ -170,6 +189,10 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
                 scalars[where] += max(size, SCALAR_BYTES) * times
             else:
                 values[*where, size] += times
+        for move in body.backward if "merged" in rewrites else ():
+            if isinstance(move, Move) and move.reason == "parameter" and move.result not in unread:
+                where = executed(move.step.kind), tuple(sorted(move.step.axes))
+                spared[where] += int(body.nbytes[move.operand]) * program.microbatches
         if "log_softmax" in rewrites:
             perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
     for one, number in passed_on(program, in_step="in_step" in rewrites):
@@ -187,7 +210,7 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
     counting = ("counted" in rewrites and form == EACH) or ("weighed" in rewrites and program.microbatches > 1)
     if counting and weights_in(Same(fold))[0].kind == COUNT and data:
         scalars["all_reduce", tuple(sorted(data))] += SCALAR_BYTES * program.microbatches
-    return Predicted(values, packed, scalars, whole, perhaps, at_most, "at_once" in rewrites)
+    return Predicted(values, packed, scalars, whole, perhaps, at_most, spared, at_once="at_once" in rewrites)
 
 
 def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[str, int]:
@@ -357,9 +380,29 @@ def _body_of(program: Program, stage: int, call: int) -> BodyProgram:
     return program.body(dict(program.stages[stage].calls())[call])
 
 
-def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:
+def _unread(body: BodyProgram, kernels: Kernels) -> Iterator[str]:
+    """The parameters that the backward pass gathers for no derivative's sake."""
+    gathered = {one.result for one in body.backward if isinstance(one, Move) and one.reason == "parameter"}
+    read: set[str] = set()
+    for one in body.backward:
+        if not isinstance(one, Gradient):
+            read.update(operands_of(one))
+            continue
+        saves = reads(infer(one.signature), one.signature, one.wanted, kernels)
+        slots = {save.index for save in saves if save.what == "operand"}
+        slots -= {BIAS} if one.signature.kind in WITH_BIAS else set()
+        read.update(one.operands[slot] for slot in slots)
+    yield from gathered - read
+
+
+def _all(body: BodyProgram, microbatches: int, unread: Set[str]) -> Iterator[tuple[Statement, int]]:
     """All statements, and how often each runs in a step."""
-    yield from ((statement, microbatches) for statement in (*body.forward, *body.backward))
+    yield from ((statement, microbatches) for statement in body.forward)
+    yield from (
+        (statement, microbatches)
+        for statement in body.backward
+        if not (isinstance(statement, Move) and statement.result in unread)
+    )
     yield from ((statement, 1) for statement in (*body.sync, *body.publish))
 
 

@@ -118,7 +118,7 @@ class Bodies:
             new.name for old, new in zip(self.decisions.plans, plans, strict=True) if not same_plan(old, new)
         )
         setting = self.bench.setting
-        trial = setting.allowed(setting.target.stored(replace(self.decisions, plans=plans)), self.fold)
+        trial = setting.allowed(setting.target.stored(replace(self.decisions, plans=plans), self.fold), self.fold)
         return replace(self.start, decisions=trial, prediction=self.bench.judged(trial, self.fold), changed=changed)
 
     def tried(self, best: Candidate, instead: Mapping[str, BodyPlan]) -> Candidate | None:

@@ -72,7 +72,8 @@ def printed_of(subject: Subject) -> Printed:
     taken = set(RESERVED)
     made = _constants(subject, taken)
     moves = TARGETS[subject.decisions.target].lowering().moves
-    own = summed_apart(Shardings(subject))
+    shardings = Shardings(subject)
+    own = summed_apart(shardings)
     bodies: dict[str, PrintedBody] = {}
     ways = [routed(piece.graph, piece.plan, subject.mesh, moves) for piece in subject.pieces]
     batch = given_in_parts(subject, ways)
@@ -86,6 +87,7 @@ def printed_of(subject: Subject) -> Printed:
             batch=batch,
             constants={law: f"{name}()" for law, (name, _) in made.items()},
             reads=dict(_reads(subject.bodies[piece.plan.name], subject, own)),
+            regathers=shardings.gathers_again(piece) and not piece.plan.recompute,
         )
         entries = frozenset(_entries(piece))
         called = {op.results[0]: made[str(op.attr("law"))][1][-1][0] for op in way.graph.ops if op.kind == "constant"}

@@ -41,6 +41,8 @@ class Jax(CommonDialect):
 
     reads: Mapping[str, Read]
     """The parameters of the body, by value."""
+    regathers: bool = False
+    """Whether nothing but parameters is made again for the backward pass: what else is moved is kept by name then."""
 
     def ranks(self, step: Step) -> str:
         return group(step.axes)
@@ -63,7 +65,16 @@ class Jax(CommonDialect):
         if not read.there and not read.back:
             return text
         way = Way(state, read.there, read.back, read.stored)
-        return self.move(way, read.type, trained=True)[0].replace("%0", text)
+        return super(Jax, self).move(way, read.type, trained=True)[0].replace("%0", text)
+
+    def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
+        return self._kept(*super(Jax, self).move(way, type_, trained=trained))
+
+    def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
+        return self._kept(*super(Jax, self).moves(ways, type_))
+
+    def _kept(self, text: str, says: str) -> tuple[str, str]:
+        return (f"kept({text})" if self.regathers else text), says
 
     def by_rank(self, axis: str, numbers: Sequence[str]) -> str:
         raise EmissionPrinted(place=axis, cause="devices have unequal parts")

@@ -47,6 +47,18 @@ def as_it_is(x: Array) -> Array:
     return x
 
 
+def kept(x: Any) -> Any:
+    """What was moved, which blocks keep that gather nothing but their parameters again."""
+    return jax.tree.map(lambda one: checkpoint_name(one, "kept"), x)
+
+
+def but_parameters(primitive: Any, *_: Any, **params: Any) -> bool:
+    """What the backward pass of a block is left, if only its parameters are gathered again: all but these, and what
+    shows them otherwise."""
+    shows = ("all_gather", "broadcast_in_dim", "gather", "reshape", "squeeze", "transpose")
+    return params["name"] == "kept" if primitive.name == "name" else primitive.name not in shows
+
+
 def size_of(axes: Axes) -> int:
     """How many devices there are along axes."""
     return math.prod(MESH[axis] for axis in ((axes,) if isinstance(axes, str) else axes))

@@ -85,7 +85,10 @@ class Pass:
     def function(self, number: int) -> str:
         """The function of a call's body, which the backward pass may run again."""
         name = self.body(number).name
-        return f"jax.checkpoint({name})" if self.again(number) else name
+        if self.again(number):
+            return f"jax.checkpoint({name})"
+        regathers = self.shardings.gathers_again(self.body(number).piece)
+        return f"jax.checkpoint({name}, policy=but_parameters)" if regathers else name
 
     def again(self, number: int) -> bool:
         """Whether a call is computed again, whole."""

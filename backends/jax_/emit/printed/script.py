@@ -226,8 +226,9 @@ class PrintedScript:
         python += [f"from collections.abc import {', '.join(abstract)}"]
         python += ["from functools import partial"] * ("partial" in used) + ["from typing import Any"]
         theirs = ["import jax", "import jax.numpy as jnp"] + ["import numpy as np"] * ("np" in used)
+        named = ["from jax.ad_checkpoint import checkpoint_name"] * ("checkpoint_name" in used)
         tree = [name for name in ("keystr", "tree_flatten_with_path", "tree_map_with_path") if name in used]
-        theirs += ["from jax import Array", "from jax.sharding import AxisType, NamedSharding"]
+        theirs += ["from jax import Array", *named, "from jax.sharding import AxisType, NamedSharding"]
         theirs += ["from jax.sharding import PartitionSpec as P", f"from jax.tree_util import {', '.join(tree)}"]
         return tuple(python), tuple(theirs)
 
