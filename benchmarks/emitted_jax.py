@@ -57,6 +57,8 @@ MODELS: Mapping[str, str] = {
     "decoder": f"{ZOO}/plain.py:decoder",
     "decoder, scanned": f"{ZOO}/plain.py:decoder_scan",
     "gshard": f"{ZOO}/plain.py:gshard",
+    "in turn": f"{ZOO}/plain.py:in_turn",
+    "gshard, scanned": f"{ZOO}/plain.py:gshard_scan",
     "ragged": f"{ZOO}/plain.py:ragged",
     "lora": f"{ZOO}/plain.py:lora",
     "ssm": f"{ZOO}/plain.py:ssm",

@@ -9,15 +9,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.ir.graph.constants import Constant
+from meshwright.ir.graph.graph import Type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
     """A loop over stacked parameters: where it stands in the traced step, and for every parameter of a block, by its
-    path in the block, which operand of the loop's body it is, and the path of the stacked one."""
+    path in the block, which operand of the loop's body it is, and the path of the stacked one; `stacks`: of what blocks
+    give besides what they hand on, and is read, the number of the loop's result, and its type, all blocks in one."""
 
     place: str
+    stacks: tuple[tuple[int, Type], ...]
     operands: Mapping[str, tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedEquation:
+    """An equation of the traced step: what it does, as a number, and which values it reads and makes, by number; a
+    value that stands in the code, as its text."""
+
+    does: int
+    reads: tuple[int | str, ...]
+    makes: tuple[int, ...]
+    types: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """The outermost equations of the traced step, in order.
+
+    - `params` are the paths of parameters, by value; `given` are entries of the batch, and what else is no parameter.
+    """
+
+    equations: tuple[TracedEquation, ...]
+    params: Mapping[int, str]
+    given: frozenset[int]
+    loss: int | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +69,8 @@ class Places:
     """The loops over blocks, by the path of their stack."""
     check: int
     """What tells this program from others: the sum (CRC-32) over its primitives' names."""
+    step: TracedStep
+    """The program itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

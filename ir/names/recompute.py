@@ -51,8 +51,9 @@ def recomputed(graph: Graph, found: Loops, kind: str) -> tuple[str, ...]:
 
 
 def is_loss(graph: Graph, value: str) -> bool:
-    """Whether an output of a body is the model's loss."""
-    return graph.types[value].shape == () and graph.types[value].floating and value in graph.producer
+    """Whether an output of a body is the model's loss: alone, as no sum is that blocks hand on beside other values."""
+    type_ = graph.types[value]
+    return graph.outputs == (value,) and type_.shape == () and type_.floating and value in graph.producer
 
 
 def _kept(graph: Graph) -> frozenset[str]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.backends.jax_.capabilities import TARGETS
-from meshwright.backends.jax_.emit.pipeline.stages import whole_mesh
+from meshwright.backends.jax_.emit.pipeline.stages import Stages, whole_mesh
 from meshwright.backends.jax_.emit.script import SCRIPT, printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.apart import Cuts
@@ -151,7 +151,8 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
     subject = job.subject
     printed = printed_in(Shardings(subject))
     program, usual = (subject.program, REWRITES) if printed is None else (printed.subject.program, OF_PRINTED)
-    planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual)
+    stacked = Stages(subject).stacked if len(program.stages) > 1 else ()
+    planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual, stacked)
     off = beyond(ran.off, EXACT)
     left = off if ran.in_fp64 is None else left_in_fp64(off, beyond(ran.in_fp64, IN_FP64))
     return Verified(

@@ -29,6 +29,8 @@
     one_program devices of a pipeline run one program: what the first stage and the last exchange is in it, and what all
                 exchange, once (`pipelines`)
     in_step     they pass values on in every tick in which one of them has something to pass on
+    made_again  what follows from the batch alone is made on every stage that reads it, and handed on by none
+    stacked     what a scan stacks, a row for each block, is handed on as a whole, and not row by row
     told        every stage is told the loss: one number
 
 Everything else is compared one by one: kind, mesh axes, bytes of each.
@@ -49,7 +51,7 @@ from meshwright.backends.jax_.verify.pipelines import calls_in_one, passed_on
 from meshwright.ir.analysis.saved import reads
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
-from meshwright.ir.graph.graph import Graph
+from meshwright.ir.graph.graph import Graph, Type
 from meshwright.ir.program.program import (
     BodyProgram,
     Compute,
@@ -68,7 +70,7 @@ from meshwright.ir.target.capabilities import Capabilities
 
 REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
-    "unread", "known", "counted", "added_up", "one_program", "in_step", "told",
+    "unread", "known", "counted", "added_up", "one_program", "in_step", "made_again", "stacked", "told",
 )  # fmt: skip
 OF_PRINTED = ("read_whole", "by_bytes", "scalars", "unread", "known", "weighed", "once", "one_way", "merged")
 """Those that hold of printed models, whose collectives stand in the code."""
@@ -151,8 +153,14 @@ class Predicted:
         return [(kind, (axis,)) for axis in axes] if apart else [(kind, axes)]
 
 
-def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tuple[str, ...] = REWRITES) -> Predicted:
-    """The collectives of one step, by these rewrites."""
+def predicted(
+    program: Program,
+    fold: Fold,
+    target: Capabilities,
+    rewrites: tuple[str, ...] = REWRITES,
+    stacked: tuple[Type, ...] = (),
+) -> Predicted:
+    """The collectives of one step, by these rewrites. `stacked`: what a scan stacks that stages share."""
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
     perhaps, at_most, whole, calls = Counter[Collective](), Counter[Collective](), 0, list(fold.calls())
     spared = Counter[Where]()
@@ -162,7 +170,7 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
         rewrites = tuple(one for one in rewrites if one not in ("tied", "part_read"))
     executed: Callable[[str], str] = target.executed if "executed" in rewrites else str
     every = (call for stage in program.stages for call in stage.calls())
-    for number, name in calls_in_one(program) if "one_program" in rewrites else every:
+    for number, name in calls_in_one(program, fold) if "one_program" in rewrites else every:
         body, call = program.body(name), calls[number]
         inputs = zip(call.body.graph.inputs, call.sources, strict=True)
         given = {item.value for item, source in inputs if isinstance(source, FromInput)}
@@ -195,7 +203,8 @@ def predicted(program: Program, fold: Fold, target: Capabilities, rewrites: tupl
                 spared[where] += int(body.nbytes[move.operand]) * program.microbatches
         if "log_softmax" in rewrites:
             perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
-    for one, number in passed_on(program, in_step="in_step" in rewrites):
+    steps, remade, stacked = "in_step" in rewrites, "made_again" in rewrites, stacked if "stacked" in rewrites else ()
+    for one, number in passed_on(program, fold, stacked, in_step=steps, made_again=remade):
         values[one] += number
     for where, size in _shared(program, executed) if "one_program" in rewrites else ():
         packed[where] += size

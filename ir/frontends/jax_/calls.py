@@ -10,7 +10,8 @@ equation's, in its shape or with dimensions joined, and where blocks that are al
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.folding.segment import calls_traced
 from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.jax_.capture import Folded, folded, labels_of, translated
-from meshwright.ir.frontends.jax_.flat import Flat, flattened
+from meshwright.ir.frontends.jax_.dtypes import type_of
+from meshwright.ir.frontends.jax_.flat import Flat, Leaf, flattened
 from meshwright.ir.frontends.jax_.models import KEYS, TRAINING
 from meshwright.ir.frontends.jax_.rooms import placed
 from meshwright.ir.frontends.jax_.sites import Sites
 from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
-from meshwright.ir.graph.calls import Calls, Invoked, Places, Scanned
+from meshwright.ir.graph.calls import Calls, Invoked, Places, Scanned, TracedEquation, TracedStep
 from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.graph import Graph, Op
 
 ANY = "plan it with --target any"
+ADDRESS = re.compile("0x[0-9a-f]+")
+"""What tells functions apart, in text, that do the same."""
 
 
 def calls_of(
@@ -125,9 +129,40 @@ def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) 
         products=products | before,
         begins=begins,
         spans={room: span for room, span in _spans(flat).items() if room in begins},
-        scans={path: Scanned(place=one.site, operands=one.operands) for path, one in flat.scans.items()},
+        scans={
+            path: Scanned(place=one.site, stacks=one.stacks, operands=one.operands) for path, one in flat.scans.items()
+        },
         check=sites.check,
+        step=step_of(step.whole, step.leaves),
     )
+
+
+def step_of(closed: Any, leaves: Sequence[Leaf]) -> TracedStep:
+    """The equations of a step, whose arguments are these."""
+    jaxpr, numbers = closed.jaxpr, dict[Any, int]()
+
+    def read(one: Any) -> int | str:
+        return str(one) if hasattr(one, "val") else numbers.setdefault(one, len(numbers))
+
+    arguments = list(zip(map(read, jaxpr.invars), leaves, strict=True))
+    equations = tuple(
+        TracedEquation(
+            _does(one),
+            tuple(map(read, one.invars)),
+            tuple(numbers.setdefault(var, len(numbers)) for var in one.outvars),
+            tuple(type_of(var.aval) for var in one.outvars),
+        )
+        for one in jaxpr.eqns
+    )
+    params = {value: leaf.path for value, leaf in arguments if leaf.kind == "param" and isinstance(value, int)}
+    given = frozenset(value for value, leaf in arguments if leaf.kind != "param" and isinstance(value, int))
+    return TracedStep(equations=equations, params=params, given=given, loss=read(jaxpr.outvars[0]))
+
+
+def _does(equation: Any) -> int:
+    """What an equation does, to values of which types, as a number."""
+    text = f"{equation.primitive} {equation.params} {[str(var.aval) for var in equation.invars]}"
+    return zlib.crc32(ADDRESS.sub("", text).encode())
 
 
 def _spans(flat: Flat) -> dict[str, tuple[int, int]]:

@@ -86,10 +86,12 @@ class Equation:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A scan over parameters: where it stands (`jax_.sites`), and which operand of its body every parameter of a block
-    is, by its path in the block, with the path of the stacked one."""
+    """A scan over parameters: where it stands (`jax_.sites`), which of its stacked results are read, with their types,
+    and which operand of its body every parameter of a block is, by its path in the block, with the path of the stacked
+    one."""
 
     site: str
+    stacks: tuple[tuple[int, Type], ...]
     operands: Mapping[str, tuple[int, str]]
 
 
@@ -236,7 +238,9 @@ class _Flattening:
                 places = {fixed + carried + index: self.flat.leaves[leaf].path for index, leaf in stacked.items()}
                 operands = {at: (self.sites.operand(equation, at), path) for at, path in places.items()}
                 own = {path.removeprefix(f"{prefix}."): (at, path) for at, path in operands.values()}
-                self.flat.scans[prefix] = Scan(site(self.site), own)
+                rows = enumerate(zip(equation.outvars[carried:], read, strict=True), carried)
+                stacks = tuple((at, type_of(var.aval, source)) for at, (var, wanted) in rows if wanted)
+                self.flat.scans[prefix] = Scan(site(self.site), stacks, own)
             order = walk if not params["reverse"] else order
         given: list[list[Atom]] = []
         for at in order:
@@ -248,8 +252,9 @@ class _Flattening:
         self.room = around
         if params["reverse"]:
             given.reverse()
-        rows = zip(zip(*given, strict=True), read, strict=True)
-        return [*carry, *(self.joined(each, source) if wanted else -1 for each, wanted in rows)]
+        sources = [source if self.sites is None else f"{site(self.site)}:{carried + at}" for at in range(len(read))]
+        all_rows = zip(zip(*given, strict=True), read, sources, strict=True)
+        return [*carry, *(self.joined(each, here) if wanted else -1 for each, wanted, here in all_rows)]
 
     def stacked(self, atom: Atom, length: int) -> int | None:
         """The parameter [length, …] that a value is, but for its dtype."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("jax")
 
 from meshwright.backends.jax_.capabilities import JAX_CUDA
 from meshwright.backends.jax_.emit.files import emit
+from meshwright.backends.jax_.emit.pipeline.stages import Stages
 from meshwright.backends.jax_.emit.pipeline.ticks import Ticks
 from meshwright.backends.jax_.verify.emitted import Job, Ran, run, verdict
 from meshwright.backends.jax_.verify.hlo import collectives
@@ -27,7 +29,10 @@ PIPELINES: tuple[tuple[str, dict[str, Any]], ...] = (
     (SCAN, {"pp": 2, "microbatches": 16, "schedule": "eager-1f1b"}),
     (f"{LLAMA}:tiny", {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "eager-1f1b", "recompute": "full"}),
     (SCAN, {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "interleaved"}),
-    (f"{ZOO}/linen.py:gpt", {"pp": 3, "dp": 2, "microbatches": 4, "schedule": "eager-1f1b"}),
+    (f"{ZOO}/linen.py:gpt", {"pp": 4, "dp": 2, "microbatches": 4, "schedule": "eager-1f1b"}),
+    (f"{ZOO}/plain.py:in_turn", {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "eager-1f1b", "recompute": "full"}),
+    (f"{ZOO}/plain.py:gshard_scan", {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "interleaved"}),
+    (f"{ZOO}/plain.py:counting", {"pp": 2, "microbatches": 4, "schedule": "gpipe"}),
 )
 NEEDED = (
     {"in_step", "told"},
@@ -35,6 +40,9 @@ NEEDED = (
     {"in_step", "one_program", "scalars", "told"},
     {"in_step", "one_program", "told"},
     {"added_up", "by_bytes", "in_step", "one_program", "scalars", "told"},
+    {"by_bytes", "in_step", "made_again", "one_program", "scalars", "told"},
+    {"in_step", "made_again", "one_program", "stacked", "told"},
+    {"in_step", "told"},
 )
 """The rewrites without which collectives of each would differ."""
 
@@ -123,7 +131,7 @@ def test_schedules_of_a_program_are_those_that_run_in_step() -> None:
             f"{ZOO}/translation.py:build",
             {"pp": 2, "microbatches": 4, "schedule": "eager-1f1b"},
             EmissionSchedule,
-            "kinds",
+            "one program",
         ),
     ],
 )
@@ -132,6 +140,20 @@ def test_pipelines_that_are_not_written_are_refused(
 ) -> None:
     with pytest.raises(error, match=why):
         emit(subject(reference, **degrees), tmp_path)
+
+
+def test_blocks_of_a_unit_are_computed_again_each_by_its_own_plan(tmp_path: Path) -> None:
+    """Dense blocks and mixtures in turn: the plan of one says nothing of the other."""
+    plan = subject(f"{ZOO}/plain.py:in_turn", pp=2, microbatches=4, schedule="eager-1f1b", recompute="full")
+    dense = tuple(replace(one, recompute=()) if one.body == "layers" else one for one in plan.decisions.plans)
+    plan = replace(plan, decisions=replace(plan.decisions, plans=dense))
+    assert Stages(plan).units == (("layers.0", "layers.1"), ("layers.2", "layers.3"))
+    assert Stages(plan).again == (False, True)
+    emit(plan, tmp_path).write(tmp_path)
+    assert "AGAIN = (False, True)" in (tmp_path / "train_pipeline.py").read_text()
+    last = tuple(replace(one, recompute=()) if one.body == "layers.3" else one for one in plan.decisions.plans)
+    with pytest.raises(EmissionSchedule, match="computed again"):
+        Stages(replace(plan, decisions=replace(plan.decisions, plans=last))).check()
 
 
 CONDITIONS = """\

@@ -4,6 +4,7 @@ name, and where gradients stay sums."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -247,7 +248,8 @@ def test_every_other_product_without_a_bias_is_kept() -> None:
     assert recomputed(graph, found, "full") == ("x", "one", "two", "three", "four", "biased", "five", "act")
 
 
-def test_a_loss_is_a_number_that_an_operator_makes() -> None:
+def test_a_loss_is_a_number_that_an_operator_makes_and_a_body_gives_alone() -> None:
+    """A sum that blocks hand on beside their hidden states is none."""
     g = Builder()
     given, count = g.input((), name="given"), g.input((), name="count", dtype="i64")
     x = g.input((4,), requires_grad=True)
@@ -255,7 +257,9 @@ def test_a_loss_is_a_number_that_an_operator_makes() -> None:
     where = g.op("argmax", x, name="where")
     g.output(given, count, loss, row, where)
     graph = g.graph()
-    assert [is_loss(graph, value) for value in graph.outputs] == [False, False, True, False, False]
+    for value in graph.outputs:
+        assert is_loss(replace(graph, outputs=(value,)), value) == (value == loss)
+        assert not is_loss(graph, value)
 
 
 def test_glue_is_not_computed_again_beside_blocks() -> None:

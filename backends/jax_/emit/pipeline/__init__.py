@@ -3,6 +3,7 @@
 | module | what it has |
 |---|---|
 | `ticks` | the turns of every stage, tick by tick, of the schedules that run in step |
+| `cuts` | where the traced loss is cut: the values that go from block to block |
 | `stages` | which parameters and blocks every stage has; what is refused |
 | `step` | what train.py has of it |
 | `code` | `train_pipeline.py`, put together |

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshwright.backends.jax_.emit.pipeline import parts
 from meshwright.backends.jax_.emit.pipeline.passes import PASSES, RUN
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS, Stages
+from meshwright.backends.lines import WIDTH, quoted
 from meshwright.ir.quoting import literal
 
 PIPELINE = "train_pipeline.py"
@@ -24,13 +25,16 @@ In tick t stage s runs the forward pass of its turn t - s, then the backward pas
 t - START - (STAGES - 1 - s), and passes on what came of them: values to the next stage, gradients to the one before.
 """
 
+RE
 import sys
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.dtypes import float0
 from jax.extend.core import Literal
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import tree_flatten_with_path, tree_map_with_path
@@ -46,16 +50,16 @@ def text(stages: Stages, data: tuple[str, ...], whole: str) -> str:
     """The file. `data`: the axes that cut a batch; `whole`: what all micro-batches weigh together, as code."""
     written_out, casts = stages.scan is None, stages.subject.workload.states.casts
     along = ", ".join(literal(axis) for axis in data)
-    divided = parts.CROSSED.replace("AGAIN", "    @jax.checkpoint\n" * stages.again) if written_out else parts.SCANNED
+    divided = parts.WRITTEN_OUT if written_out else parts.SCANNED
     imported = ["made", "path_of", "primitives", "read", *(["evaluate", "pinned"] * (not written_out))]
     return "".join(
         (
-            HEAD.replace("IMPORTED", ", ".join(sorted(imported))),
+            HEAD.replace("IMPORTED", ", ".join(sorted(imported))).replace("RE\n", "import re\n" * written_out),
             *(f"{line}\n" for line in _numbers(stages)),
             "\n\n",
             _state(stages),
-            parts.CROSSING if written_out else "",
-            parts.PARTS.replace("DIVIDED\n", divided + "\n"),
+            parts.PLACED if written_out else "",
+            parts.PARTS.replace("DIVIDED\n", divided),
             PASSES,
             RUN.replace("WHOLE", whole)
             .replace("AXES", f'("{AXIS}", {along})' if data else f'"{AXIS}"')
@@ -76,8 +80,8 @@ def _state(stages: Stages) -> str:
         forms = parts.STAGED_CHUNKS, parts.UNSTAGED_CHUNKS, parts.STACK_SCAN, parts.LEAVES_SCAN
     else:
         forms = parts.STAGED_SCAN, parts.UNSTAGED_SCAN, parts.STACK_SCAN, parts.LEAVES_SCAN
-    held = "    leaves = dict(zip(paths_of(tree), jax.tree.leaves(tree), strict=True))\n" * (stages.scan is None)
-    text = (parts.BLOCK_OF if stages.scan is None else "") + parts.STATE.replace("HELD", f"{held}\n")
+    held = "    leaves = by_path(tree)\n" * (stages.scan is None)
+    text = (parts.UNIT_OF if stages.scan is None else "") + parts.STATE.replace("HELD", f"{held}\n")
     for number, form in enumerate(forms):
         text = text.replace(f"FORM_{number}\n", form)
     return text
@@ -104,15 +108,37 @@ def _numbers(stages: Stages) -> Iterator[str]:
     yield "SHARED = [path for path, stages in ENDS.items() if len(stages) > 1]"
     if stages.scan is not None:
         yield f"SCAN = {stages.scan.place}  # the equation that runs the blocks"
+        yield f"STACKS: list[int] = {[at for at, _ in stages.scan.stacks]}  # its results with a row for each block"
         if ticks.chunks > 1:
             yield f"ORDER = {list(stages.order)}  # of the blocks, as stages hold them"
         return
-    spans, between = stages.spans, stages.between
-    begin, at_most = max(0, spans[0][0] - between), spans[0][1] - (spans[1][1] - spans[1][0]) - between
-    yield "BLOCKS = ("
-    yield from (f"    {literal(room)}," for room in stages.rooms)
+    _, cuts = stages.cut
+    assert cuts is not None
+    yield "UNITS = (  # of blocks: all run the same"
+    for unit in stages.units:
+        yield from listed("    (", unit, ",)," if len(unit) == 1 else "),")
     yield ")"
-    yield "FIRST_BLOCKS = [room for number, room in enumerate(BLOCKS) if number // EACH % STAGES == 0]"
-    yield f"BEGIN = range({begin}, {max(begin, at_most) + 1})  # where equations of the first block begin"
-    yield f"SECOND, THIRD, END = {spans[0][1]}, {spans[1][1]}, {spans[-1][1]}  # those of others, and behind them"
-    yield f"BETWEEN = {between}  # equations that may be of the block before them or behind"
+    yield "FIRST_UNITS = [unit for unit in range(len(UNITS)) if unit // EACH % STAGES == 0]  # of the first stage"
+    yield f"AGAIN = {stages.again}  # of the blocks of a unit, whether they are computed again"
+    yield "HANDED = (  # what the blocks of the second unit are given, one after the other, and what it hands on"
+    for places in cuts.handed:
+        yield from listed("    [", places, "],")
+    yield ")"
+    yield "# the same where the first unit begins, and where the last ends; and what follows from a micro-batch alone"
+    yield from listed("ENTERING = [", cuts.entering, "]")
+    yield from listed("LEAVING = [", cuts.leaving, "]")
+    yield from listed("BESIDE = [", cuts.beside, "]")
+
+
+def listed(opens: str, names: Sequence[str], closes: str) -> Iterator[str]:
+    """Names in brackets, on a line if they fit, else on one of their own, or on one each."""
+    indent, line = " " * (len(opens) - len(opens.lstrip())), quoted(names)
+    if len(opens) + len(line) + len(closes) <= WIDTH:
+        yield f"{opens}{line}{closes}"
+        return
+    yield opens
+    if len(indent) + 4 + len(line) <= WIDTH:
+        yield f"{indent}    {line}"
+    else:
+        yield from (f"{indent}    {literal(name)}," for name in names)
+    yield f"{indent}{closes.removeprefix(',')}"

@@ -1,14 +1,14 @@
 """Code of a pipeline that divides: the parameters over stages, and the traced loss into parts.
 
-The loss is divided where its trace shows it: what leads to the first block's input, a block, and what leads from the
-last block's output to the loss. What follows from a micro-batch alone is made where it is read.
+The loss is divided where its trace shows it: what leads to the first unit's input, a unit of blocks, and what leads
+from the last unit's output to the loss. What follows from a micro-batch alone is made where it is read.
 """
 
 from __future__ import annotations
 
 STATE = '''\
-def paths_of(tree: Tree) -> list[Any]:
-    return [path_of(keys) for keys, _ in tree_flatten_with_path(tree)[0]]
+def by_path(tree: Tree) -> dict[str, Any]:
+    return {path_of(keys): leaf for keys, leaf in tree_flatten_with_path(tree)[0]}
 
 
 def staged(tree: Tree) -> Tree:
@@ -27,7 +27,7 @@ FORM_0
 
 def unstaged(state: Tree, shapes: Tree) -> Tree:
     """Parameters as the user's model holds them."""
-    leaves = dict(zip(paths_of(state), jax.tree.leaves(state), strict=True))
+    leaves = by_path(state)
 
     def of(keys: Any, shape: Any) -> Any:
         path = path_of(keys)
@@ -69,34 +69,39 @@ LEAVES_SCAN = """\
 """
 
 STAGED_BLOCKS = """\
-        number, name = block_of(path)
-        if BLOCKS[number] not in FIRST_BLOCKS:
+        unit, name = unit_of(path)
+        if unit not in FIRST_UNITS:
             return None  # in the rows of a block of the first stage
-        rows = [leaves[f"{BLOCKS[number + EACH * stage]}.{name}"] for stage in range(STAGES)]
+        rows = [leaves[path_in(unit + EACH * stage, name)] for stage in range(STAGES)]
         return jnp.concatenate([jnp.atleast_1d(one) for one in rows])
 """
 UNSTAGED_BLOCKS = """\
-        number, name = block_of(path)
-        stage = number // EACH % STAGES
-        return leaves[f"{BLOCKS[number - EACH * stage]}.{name}"].reshape(STAGES, *shape.shape)[stage]
+        unit, name = unit_of(path)
+        stage = unit // EACH % STAGES
+        return leaves[path_in(unit - EACH * stage, name)].reshape(STAGES, *shape.shape)[stage]
 """
-BLOCK_OF = '''\
-def block_of(path: str) -> tuple[int, str]:
-    """The number of the block that has a parameter, and its path there."""
-    number = next(number for number, room in enumerate(BLOCKS) if path.startswith(f"{room}."))
-    return number, path.removeprefix(f"{BLOCKS[number]}.")
+UNIT_OF = '''\
+def unit_of(path: str) -> tuple[int, tuple[int, str]]:
+    """The unit that has a parameter; which of its blocks, and the path there."""
+    places = ((unit, at, room) for unit, rooms in enumerate(UNITS) for at, room in enumerate(rooms))
+    unit, at, room = next(place for place in places if path.startswith(f"{place[2]}."))
+    return unit, (at, path.removeprefix(f"{room}."))
+
+
+def path_in(unit: int, name: tuple[int, str]) -> str:
+    return f"{UNITS[unit][name[0]]}.{name[1]}"
 
 
 '''
 STACK_BLOCKS = """\
-    names = [path.removeprefix(f"{BLOCKS[0]}.") for path in leaves if path.startswith(f"{BLOCKS[0]}.")]
-    rows = {name: [leaves[f"{room}.{name}"] for room in FIRST_BLOCKS] for name in names}
-    each = {name: shapes[f"{BLOCKS[0]}.{name}"].shape for name in names}
+    names = [name for unit, name in (unit_of(path) for path in leaves if path not in ENDS) if unit == 0]
+    rows = {name: [leaves[path_in(unit, name)] for unit in FIRST_UNITS] for name in names}
+    each = {name: shapes[path_in(0, name)].shape for name in names}
     return {name: jnp.stack(row).reshape(CHUNKS, -1, *each[name]) for name, row in rows.items()}
 """
 LEAVES_BLOCKS = """\
     flat = {name: one.reshape(-1, *one.shape[2:]) for name, one in stack.items()}
-    return {f"{room}.{name}": one[at] for name, one in flat.items() for at, room in enumerate(FIRST_BLOCKS)}
+    return {path_in(unit, name): one[at] for name, one in flat.items() for at, unit in enumerate(FIRST_UNITS)}
 """
 
 PARTS = '''\
@@ -116,22 +121,14 @@ def variables(several: Any) -> list[Any]:
     return [one for one in several if not isinstance(one, Literal)]
 
 
-class Parts(NamedTuple):
-    """The loss of a micro-batch in parts: functions of parameters, a value, and what is beside it."""
-
-    beside: Any  # of parameters and a micro-batch: what all blocks read
-    first: Any  # beside a micro-batch: what the first block is given
-    block: Any  # what the next block is given
-    last: Any  # beside a micro-batch: the loss
-
-
-def parts_of(loss: Any, shapes: Tree, micro: Tree, rest: Any) -> Parts:
-    """The parts of a loss, as it is traced."""
+def parts_of(loss: Any, shapes: Tree, micro: Tree, rest: Any) -> tuple[Any, Any, Any, Any]:
+    """The parts of a loss, as it is traced: what all blocks read of a micro-batch; and, each of parameters, a value and
+    what is beside it, what leads to the first blocks, a unit of blocks, and what leads from the last to the loss."""
     traced = jax.make_jaxpr(loss)(shapes, micro, *rest)
     if crc32(" ".join(primitives(traced.jaxpr)).encode()) != TRACE:
         sys.exit("values have other places than when this was written: the model or JAX has changed, so emit it again")
     jaxpr = traced.jaxpr
-    held = dict(zip(paths_of(shapes), jaxpr.invars, strict=False))
+    held = dict(zip(by_path(shapes), jaxpr.invars, strict=False))
     fixed = dict(zip(jaxpr.constvars, traced.consts, strict=True))
 
     def known(params: Tree, micro: Tree) -> dict[Any, Any]:
@@ -139,65 +136,63 @@ def parts_of(loss: Any, shapes: Tree, micro: Tree, rest: Any) -> Parts:
         return {**fixed, **dict(given), **{held[path]: one for path, one in params.items()}}
 
 DIVIDED
-    def first(params: Tree, _: Any, micro: Tree) -> Any:
-        return reach(jaxpr, entering, known(params, micro))
-
     def last(params: Tree, value: Any, micro: Tree) -> Any:
         return reach(jaxpr, jaxpr.outvars, known(params, micro) | dict(zip(leaving, value, strict=True)))[0]
 
-    return Parts(lambda micro: reach(jaxpr, common, known({}, micro)), first, block, last)
+    return lambda micro: reach(jaxpr, common, known({}, micro)), first, block, last
 
 
 '''
 
 SCANNED = """\
     scan = jaxpr.eqns[SCAN]
-    carried = scan.params["num_consts"], scan.params["num_consts"] + scan.params["num_carry"]
-    common, entering, rows = scan.invars[: carried[0]], scan.invars[slice(*carried)], scan.invars[carried[1] :]
-    leaving, body = scan.outvars[: len(entering)], scan.params["jaxpr"]
+    fixed_to, carry = scan.params["num_consts"], scan.params["num_carry"]
+    common, entering, rows = scan.invars[:fixed_to], scan.invars[fixed_to:][:carry], scan.invars[fixed_to + carry :]
+    stacks, body = [scan.outvars[at] for at in STACKS], scan.params["jaxpr"]
+    leaving = [*scan.outvars[:carry], *stacks]
     names = {var: path for path, var in held.items()}
     untrained = [one for one in rows if one not in names]
     common = [*common, *untrained]
 
     def block(params: Tree, value: Any, beside: Any) -> Any:
         common, number = beside
-        others = {var: one[number] for var, one in zip(untrained, common[carried[0] :], strict=True)}
+        others = {var: one[number] for var, one in zip(untrained, common[fixed_to:], strict=True)}
         own = [others[one] if one in others else params[names[one]] for one in rows]
-        given = [pinned(one, f"{SCAN}.{at}") for at, one in enumerate((*common[: carried[0]], *value, *own))]
-        return evaluate(body.jaxpr, body.consts, given, f"{SCAN}/")[: len(entering)]
+        given = [pinned(one, f"{SCAN}.{at}") for at, one in enumerate((*common[:fixed_to], *value[:carry], *own))]
+        made = evaluate(body.jaxpr, body.consts, given, f"{SCAN}/")
+        return [*made[:carry], *(one.at[number].set(made[at]) for at, one in zip(STACKS, value[carry:], strict=True))]
+
+    def first(params: Tree, _: Any, micro: Tree) -> Any:
+        begun = reach(jaxpr, entering, known(params, micro))
+        return [*begun, *(jnp.zeros(one.aval.shape, one.aval.dtype) for one in stacks)]
+
 """
 
-CROSSED = """\
-    trained = trained_in(jaxpr, held.values())
-    between = min(range(BETWEEN + 1), key=lambda one: len(crossing(jaxpr, trained, SECOND + one)))
-    given, made_of, leaving = (crossing(jaxpr, trained, at + between) for at in (SECOND, THIRD, END))
-    firsts = [crossing(jaxpr, trained, at + between) for at in BEGIN]
-    entering = [one for one in firsts if [var.aval for var in one] == [var.aval for var in given]][-1]
-    inside = jaxpr.eqns[SECOND + between : THIRD + between]
-    own = {one for equation in inside for one in equation.outvars} | trained
-    common = [one for one in dict.fromkeys(read_in(inside)) if one not in own]
+WRITTEN_OUT = """\
+    handed = [placed(jaxpr, places) for places in HANDED]
+    entering, leaving, common = (placed(jaxpr, places) for places in (ENTERING, LEAVING, BESIDE))
 
-AGAIN    def block(params: Tree, value: Any, beside: Any) -> Any:
-        own = {held[f"{BLOCKS[1]}.{name}"]: one for name, one in params.items()}
-        return reach(jaxpr, made_of, own | dict(zip((*given, *common), (*value, *beside[0]), strict=True)))
+    def part(at: int, params: Tree, value: Any, beside: Any) -> Any:
+        own = {held[path_in(1, name)]: one for name, one in params.items() if name[0] == at}
+        given = dict(zip((*handed[at], *common), (*value, *beside[0]), strict=True))
+        return reach(jaxpr, handed[at + 1], own | given)
+
+    def block(params: Tree, value: Any, beside: Any) -> Any:
+        for at, again in enumerate(AGAIN):
+            one = partial(part, at)
+            value = (jax.checkpoint(one) if again else one)(params, value, beside)
+        return value
+
+    def first(params: Tree, _: Any, micro: Tree) -> Any:
+        return reach(jaxpr, entering, known(params, micro))
+
 """
-CROSSING = '''\
-def read_in(equations: Any) -> list[Any]:
-    return [one for equation in equations for one in variables(equation.invars)]
-
-
-def trained_in(jaxpr: Any, params: Any) -> set[Any]:
-    """Parameters, and what is made of them."""
-    found = set(params)
-    for equation in jaxpr.eqns:
-        found |= set() if found.isdisjoint(variables(equation.invars)) else set(equation.outvars)
-    return found
-
-
-def crossing(jaxpr: Any, trained: set[Any], number: int) -> list[Any]:
-    """What equations before this one make of parameters, and later ones read."""
-    before = {one for equation in jaxpr.eqns[:number] for one in equation.outvars} & trained
-    return [one for one in dict.fromkeys(read_in(jaxpr.eqns[number:])) if one in before]
+PLACED = '''\
+def placed(jaxpr: Any, places: Any) -> list[Any]:
+    """The values that stand at places: `17:0` is what an equation makes, `17.0` what it reads."""
+    split = [re.split("([:.])", place) for place in places]
+    equations = [(jaxpr.eqns[int(number)], mark, int(at)) for number, mark, at in split]
+    return [(one.outvars if mark == ":" else one.invars)[at] for one, mark, at in equations]
 
 
 '''

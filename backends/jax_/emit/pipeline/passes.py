@@ -7,6 +7,10 @@ parameters, and what follows from a micro-batch alone, are not kept but taken ag
 from __future__ import annotations
 
 PASSES = '''\
+def has_grad(one: Any) -> bool:
+    return bool(jnp.issubdtype(one.dtype, jnp.inexact))
+
+
 class Part:
     """A part of the loss whose passes run apart: of the first it keeps what the second needs besides its operands."""
 
@@ -15,15 +19,19 @@ class Part:
 
     def forward(self, params: Tree, value: Any, beside: Any) -> tuple[Any, list[Any]]:
         made, pull = jax.vjp(lambda params, value: self.function(params, value, beside), params, value)
+        self.made = jax.tree.map(lambda one: jax.ShapeDtypeStruct(jnp.shape(one), jnp.result_type(one)), made)
         leaves, self.tree = jax.tree.flatten(pull)
         again = {id(one): at for at, one in enumerate(jax.tree.leaves((params, beside)))}
         self.again = [again.get(id(one)) for one in leaves]
         return made, [one for one, at in zip(leaves, self.again, strict=True) if at is None]
 
     def backward(self, params: Tree, beside: Any, kept: list[Any], grad: Any) -> Any:
-        """The gradients of parameters, and of the value."""
-        left, again = iter(kept), jax.tree.leaves((params, beside))
-        return jax.tree.unflatten(self.tree, [next(left) if at is None else again[at] for at in self.again])(grad)
+        """The gradients of parameters, and of the values that have them."""
+        left, again, grads = iter(kept), jax.tree.leaves((params, beside)), iter(grad)
+        pull = jax.tree.unflatten(self.tree, [next(left) if at is None else again[at] for at in self.again])
+        whole = jax.tree.map(lambda one: next(grads) if has_grad(one) else np.zeros(one.shape, float0), self.made)
+        of_params, of_value = pull(whole)
+        return of_params, [one for one in of_value if one.dtype != float0]
 
 
 def forwards(block: Part, stack: Tree, numbers: Any, value: Any, beside: Any) -> Any:
@@ -43,12 +51,11 @@ def backwards(block: Part, stack: Tree, numbers: Any, beside: Any, kept: Any, gr
     return jax.lax.scan(step, grad, (stack, numbers, kept), reverse=True)
 
 
+added = partial(jax.tree.map, jnp.add)
+
+
 def zeros(tree: Tree, *several: int) -> Tree:
     return jax.tree.map(lambda one: jnp.zeros((*several, *one.shape), one.dtype), tree)
-
-
-def added(one: Tree, other: Tree) -> Tree:
-    return jax.tree.map(jnp.add, one, other)
 
 
 def taken(tree: Tree, at: Any) -> Tree:
@@ -67,17 +74,17 @@ RUN = '''\
 def pipelined(loss: Any, share: Any, shapes: Tree, rest: Any, state: Tree, batch: Any) -> tuple[Any, Tree]:
     """The loss and its gradients on one stage, of a batch [micro-batch, sequence, ...]."""
     stage = jax.lax.axis_index("pp")
-    sizes = dict(zip(paths_of(shapes), jax.tree.leaves(shapes), strict=True))
-    leaves = dict(zip(paths_of(state), jax.tree.leaves(state), strict=True))
+    sizes, leaves = by_path(shapes), by_path(state)
 CAST    before, behind = (
         {path: leaves[path].reshape(sizes[path].shape) for path in ENDS if end in ENDS[path]} for end in (0, STAGES - 1)
     )
     stack, micro = stack_of(leaves, sizes), taken(batch, 0)
-    parts = parts_of(loss, shapes, micro, rest)
-    first, block, last = Part(parts.first), Part(parts.block), Part(parts.last)
+    beside, *parts = parts_of(loss, shapes, micro, rest)
+    first, block, last = map(Part, parts)
     value, of_first = jax.eval_shape(first.forward, before, (), micro)
+    grads_of = [one for one in value if has_grad(one)]
     told, of_last = jax.eval_shape(last.forward, behind, value, micro)
-    chunk = taken(stack, 0), jnp.arange(EACH), value, parts.beside(micro)
+    chunk = taken(stack, 0), jnp.arange(EACH), value, beside(micro)
     of_blocks = jax.eval_shape(partial(forwards, block), *chunk)[1]
     total = WHOLE
 
@@ -102,7 +109,7 @@ CAST    before, behind = (
             given, by_first = jax.lax.cond(
                 begins, lambda: first.forward(before, (), micro), lambda: (arrived, zeros(of_first))
             )
-            value, by_blocks = forwards(block, taken(stack, chunk), numbers(chunk), given, parts.beside(micro))
+            value, by_blocks = forwards(block, taken(stack, chunk), numbers(chunk), given, beside(micro))
             loss, by_last = jax.lax.cond(
                 ends, lambda: last.forward(behind, value, micro), lambda: zeros((told, of_last))
             )
@@ -120,7 +127,7 @@ CAST    before, behind = (
 
         def at_the_end() -> Any:
             weight = jnp.asarray(share(micro) / total, told.dtype)
-            of_behind, grad = last.backward(behind, micro, taken(kept[2], number % KEPT_LAST), weight)
+            of_behind, grad = last.backward(behind, micro, taken(kept[2], number % KEPT_LAST), [weight])
             return added(grads[2], of_behind), grad
 
         def at_the_beginning(grad: Any) -> Any:
@@ -128,12 +135,12 @@ CAST    before, behind = (
 
         def run() -> Any:
             of_behind, grad = jax.lax.cond(ends, at_the_end, lambda: (grads[2], arrived))
-            by_blocks, beside = taken(kept[1], slot), parts.beside(micro)
-            grad, of_stack = backwards(block, taken(stack, chunk), numbers(chunk), beside, by_blocks, grad)
+            own = taken(stack, chunk), numbers(chunk), beside(micro)
+            grad, of_stack = backwards(block, *own, taken(kept[1], slot), grad)
             of_stack = put(grads[1], chunk, added(taken(grads[1], chunk), of_stack))
             return grad, (jax.lax.cond(begins, at_the_beginning, lambda _: grads[0], grad), of_stack, of_behind)
 
-        grad, grads = jax.lax.cond(valid, run, lambda: (zeros(value), grads))
+        grad, grads = jax.lax.cond(valid, run, lambda: (zeros(grads_of), grads))
         return jax.lax.ppermute(grad, "pp", BACK), grads
 
     def tick(carry: Any, number: Any, forth: bool, back: bool) -> Any:
@@ -143,7 +150,7 @@ CAST    before, behind = (
 
     buffers = zeros(of_first, KEPT_FIRST), zeros(of_blocks, KEPT), zeros(of_last, KEPT_LAST)
     sums = SUMS
-    carry = (zeros(value), buffers, jnp.zeros(())), (zeros(value), sums)
+    carry = (zeros(value), buffers, jnp.zeros(())), (zeros(grads_of), sums)
     for begin, end, forth, back in LOOPS:
         carry, _ = jax.lax.scan(partial(tick, forth=forth, back=back), carry, jnp.arange(begin, end))
     of_before, of_stack, of_behind = carry[1][1]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-D, F, H, V, L = 32, 64, 4, 64, 3
+D, F, H, V, L = 32, 64, 4, 64, 4
 
 
 class Block(eqx.Module):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-D, H, V, L, SIZE = 32, 4, 10, 3, 16
+D, H, V, L, SIZE = 32, 4, 10, 4, 16
 dims = {"image": ("b", "", "", ""), "label": ("b",)}
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-D, F, H, V, L = 32, 64, 4, 64, 3
+D, F, H, V, L = 32, 64, 4, 64, 4
 
 
 class Block(nn.Module):

@@ -10,7 +10,7 @@ from flax import nnx
 from tests.ir.frontends.jax_zoo.plain import dims, example_inputs
 
 __all__ = ["dims", "example_inputs"]
-D, F, H, V, L = 32, 64, 4, 64, 3
+D, F, H, V, L = 32, 64, 4, 64, 4
 
 
 def real() -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-B, D, F, H, V, L, E = "b", 32, 64, 4, 64, 3, 4
+B, D, F, H, V, L, E = "b", 32, 64, 4, 64, 4, 4
 dims = {"tokens": ("b", "s"), "labels": ("b", "s")}
 
 
@@ -64,12 +64,14 @@ def mlp() -> Any:
     return init, apply
 
 
-def _decoder(feed: Any, feed_weights: Any, scan: bool) -> Any:
-    def block(key: Any) -> Any:
+def _decoder(*feeds: tuple[Any, Any], scan: bool = False) -> Any:
+    """Blocks whose second halves take turns: each a function and what makes its weights."""
+
+    def block(key: Any, at: int = 0) -> Any:
         first, second = jax.random.split(key)
         return {
             "norm1": jnp.ones(D), "attn": attention_weights(first),
-            "norm2": jnp.ones(D), "ffn": feed_weights(second),
+            "norm2": jnp.ones(D), "ffn": feeds[at % len(feeds)][1](second),
         }  # fmt: skip
 
     def init(key: Any) -> Any:
@@ -77,27 +79,27 @@ def _decoder(feed: Any, feed_weights: Any, scan: bool) -> Any:
         layers = jax.random.split(keys[0], L)
         return {
             "table": normal(keys[1], V, D),
-            "layers": jax.vmap(block)(layers) if scan else [block(one) for one in layers],
+            "layers": jax.vmap(block)(layers) if scan else [block(one, at) for at, one in enumerate(layers)],
             "norm": jnp.ones(D),
         }
 
-    def run(x: Any, p: Any) -> Any:
+    def run(x: Any, p: Any, at: int = 0) -> Any:
         x = x + attend(p["attn"], norm(x, p["norm1"]))
-        y = feed(p["ffn"], norm(x, p["norm2"]))
-        y, extra = y if isinstance(y, tuple) else (y, 0.0)
+        y = feeds[at % len(feeds)][0](p["ffn"], norm(x, p["norm2"]))
+        y, extra = y if isinstance(y, tuple) else (y, None)
         return x + y, extra
 
     def apply(p: Any, tokens: Any) -> Any:
         x, total = jnp.take(p["table"], tokens, axis=0), 0.0
         if scan:
             x, extras = jax.lax.scan(jax.remat(run), x, p["layers"])
-            total = jnp.sum(extras) if extras.shape else extras
+            total = total if extras is None else jnp.sum(extras)
         else:
-            for one in p["layers"]:
-                x, extra = run(x, one)
-                total += extra
+            for at, one in enumerate(p["layers"]):
+                x, extra = run(x, one, at)
+                total = total if extra is None else total + extra
         logits = norm(x, p["norm"]) @ p["table"].T
-        return (logits, total) if feed is _experts else logits
+        return logits if isinstance(total, float) else (logits, total)
 
     return init, apply
 
@@ -113,15 +115,16 @@ def _dense_weights(key: Any) -> Any:
 
 def decoder() -> Any:
     """Tied embedding, unrolled."""
-    return _decoder(_dense, _dense_weights, scan=False)
+    return _decoder((_dense, _dense_weights))
 
 
 def decoder_scan() -> Any:
-    return _decoder(_dense, _dense_weights, scan=True)
+    return _decoder((_dense, _dense_weights), scan=True)
 
 
-def _experts(p: Any, x: Any) -> Any:
-    """GShard: the best expert of each token by one-hot dispatch with a capacity, and a loss that balances them."""
+def _experts(p: Any, x: Any, over: Any = 1) -> Any:
+    """GShard: the best expert of each token by one-hot dispatch with a capacity, and a loss that balances them in every
+    sequence, or over more."""
     s = x.shape[1]
     gates = jax.nn.softmax(x @ p["router"], axis=-1)
     best = jnp.argmax(gates, axis=-1)
@@ -134,7 +137,7 @@ def _experts(p: Any, x: Any) -> Any:
     rows = jax.nn.relu(jnp.einsum("ebcd,edf->ebcf", rows, p["up"]))
     rows = jnp.einsum("ebcf,efd->ebcd", rows, p["down"])
     combined = jnp.einsum("bsec,ebcd->bsd", dispatch * jnp.sum(gates * chosen, -1)[..., None, None], rows)
-    return combined, jnp.mean(jnp.mean(gates, (0, 1)) * jnp.mean(chosen, (0, 1))) * E
+    return combined, jnp.mean(jnp.mean(gates, over) * jnp.mean(chosen, over)) * E
 
 
 def _expert_weights(key: Any) -> Any:
@@ -144,7 +147,26 @@ def _expert_weights(key: Any) -> Any:
 
 def gshard() -> Any:
     """A mixture of experts with two outputs."""
-    return _decoder(_experts, _expert_weights, scan=False)
+    return _decoder((_experts, _expert_weights))
+
+
+def _balanced(p: Any, x: Any) -> Any:
+    return _experts(p, x, (0, 1))
+
+
+def gshard_balanced() -> Any:
+    """The same, whose experts are balanced over the whole batch: no parts of one add up to that loss."""
+    return _decoder((_balanced, _expert_weights))
+
+
+def in_turn() -> Any:
+    """Dense blocks and mixtures of experts in turn, of which the latter add to a loss that is handed on."""
+    return _decoder((_dense, _dense_weights), (_experts, _expert_weights))
+
+
+def gshard_scan() -> Any:
+    """The same in a scan, which stacks what every block adds to the loss."""
+    return _decoder((_experts, _expert_weights), scan=True)
 
 
 def _ragged(p: Any, x: Any) -> Any:
@@ -160,7 +182,7 @@ def _ragged(p: Any, x: Any) -> Any:
 
 
 def ragged() -> Any:
-    return _decoder(_ragged, _expert_weights, scan=False)
+    return _decoder((_ragged, _expert_weights))
 
 
 def _lora(p: Any, x: Any) -> Any:
@@ -176,7 +198,7 @@ def _lora_weights(key: Any) -> Any:
 
 
 def lora() -> Any:
-    return _decoder(_lora, _lora_weights, scan=False)
+    return _decoder((_lora, _lora_weights))
 
 
 def ssm() -> Any:
@@ -186,7 +208,7 @@ def ssm() -> Any:
         keys = jax.random.split(key, 4)
         return {
             "table": normal(keys[0], V, D),
-            "layers": [{"a": jnp.ones(F), "b": normal(keys[1], D, F), "c": normal(keys[2], F, D)} for _ in range(2)],
+            "layers": [{"a": jnp.ones(F), "b": normal(keys[1], D, F), "c": normal(keys[2], F, D)} for _ in range(L)],
             "head": normal(keys[3], D, V),
         }
 
@@ -199,5 +221,29 @@ def ssm() -> Any:
             )
             x = x + jnp.tanh(state) @ one["c"]
         return x @ p["head"]
+
+    return init, apply
+
+
+def counting() -> Any:
+    """Blocks that hand on how often each token was let through, beside what they make of it."""
+
+    def init(key: Any) -> Any:
+        keys = jax.random.split(key, 2 * L + 2)
+        return {
+            "table": normal(keys[0], V, D),
+            "layers": [
+                {"gate": normal(first, D), "w": normal(second, D, D)}
+                for first, second in zip(keys[2::2], keys[3::2], strict=True)
+            ],
+            "head": normal(keys[1], D, V),
+        }
+
+    def apply(p: Any, tokens: Any) -> Any:
+        x, seen = p["table"][tokens], jnp.zeros(tokens.shape, jnp.int32)
+        for one in p["layers"]:
+            seen = seen + (x @ one["gate"] > 0)
+            x = x + jnp.tanh(x @ one["w"]) / (1 + seen)[..., None]
+        return x @ p["head"] / (1 + seen)[..., None]
 
     return init, apply

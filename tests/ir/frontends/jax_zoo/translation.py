@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-D, F, H, V, L = 32, 64, 4, 64, 2
+D, F, H, V, L = 32, 64, 4, 64, 4
 
 
 def normal(key: Any, *shape: int) -> Any:
