@@ -170,7 +170,7 @@ def test_names_are_those_of_the_model() -> None:
     graph = unfold(capture(load_model(f"{ZOO}/linen.py:scanned"), batch=2, seq=16).fold)
     paths = {param.path for param in graph.params}
     assert "layers.Block_0.Dense_0.kernel" not in paths
-    assert sum(path.endswith("Dense_0.kernel") and "Block_0" in path for path in paths) == 3
+    assert sum(path.endswith("Dense_0.kernel") and "Block_0" in path for path in paths) == 4
     sources = {op.source for op in graph.ops if op.kind == "attention"}
     assert [one for one in sources if not re.fullmatch(r"linen\.py:\d+", one)] == []
 

@@ -174,6 +174,8 @@ class Stages:
         _, cuts = self.cut
         if self.scan is not None and not self.scan.place.isdecimal():
             raise refuse("their scan lies in another function")
+        if self.scan is not None and [room.rpartition(".")[2] for room in self.rooms[:2]] != ["0", "1"]:
+            raise refuse("their scan begins with the last")
         if cuts is not None and any(len(hop) != len(cuts.entering) for hop in carried):
             raise refuse("stages are planned to hand on other values than blocks do")
 
