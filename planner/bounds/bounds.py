@@ -61,7 +61,7 @@ class Wires:
     def backward(self, calls: Calls) -> tuple[Cost, Cost]:
         """Seconds of gathers and reductions in the backward pass."""
         gathered = tuple((name, times) for name, times in calls if times > 1 or not self.blocks_alone)
-        again = _gathers(self.again, gathered) if self.sharding.params and self.regather else Cost()
+        again = _gathers(self.again, gathered) if gathered and self.sharding.params and self.regather else Cost()
         reduced = sum(times * self.reduces[name] for name, times in calls) if self.sharding.grads else 0.0
         return again, Cost(reductions_s=reduced)
 

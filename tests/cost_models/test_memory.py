@@ -301,7 +301,8 @@ def test_xla_gathers_by_operator_and_casts_a_loop_ahead() -> None:
     two bytes, since a loop casts them before. A stage of one block is no loop."""
     wide = replace(SMALL, layers=2, hidden=4096, ffn_hidden=16_384)
     whole = program(wide, dp=8, zero=3, stack="jax", recipe="fsdp")
-    block = next(body for body in map(whole.body, (name for _, name in whole.stages[0].calls())) if len(body.params) > 4)
+    bodies = map(whole.body, (name for _, name in whole.stages[0].calls()))
+    block = max(bodies, key=lambda body: len(body.params))
     shards = sum(block.locals[slot.stored].type.elements for slot in block.params) / 8
     largest = wide.hidden * wide.ffn_hidden
     ahead = part(stages(whole)[0], "gathered") - 2 * 2.5 * largest

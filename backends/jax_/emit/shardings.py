@@ -18,7 +18,8 @@ from functools import cached_property
 from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.accumulation import ONCE, data_axes, form_of
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS
-from meshwright.backends.jax_.emit.views import Nearest, Shown, Spec, apart, ended, stem
+from meshwright.backends.jax_.emit.specs import Spec, spec_of, without
+from meshwright.backends.jax_.emit.views import Nearest, Shown, apart, stem
 from meshwright.backends.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph.calls import Places, Scanned
@@ -28,7 +29,6 @@ from meshwright.ir.program.program import BodyProgram, Compute, Move, ParamSlot,
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
-from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.target.combined import mixed_uses
 
 WHOLE = ("--fix tp=1", "--fix cp=1")
@@ -59,7 +59,7 @@ class Constraint:
 
     def apart_from(self, axes: tuple[str, ...]) -> Constraint:
         """The same where these axes are not spoken of."""
-        return Constraint(_without(self.value, axes), _without(self.gradient, axes))
+        return Constraint(without(self.value, axes), without(self.gradient, axes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,20 +397,6 @@ def _unsaid(steps: int, several: int, *, placed: bool) -> str:
     if steps > 1:
         return f"along axes one after the other, in {steps} steps whose order XLA chooses"
     return "" if placed else "where no traced equation makes it"
-
-
-def spec_of(placement: Placement, what: str) -> Spec:
-    """A placement of even shards as a PartitionSpec."""
-    for shard in (shard for dim in placement.dims for shard in dim):
-        if shard.layout != CONTIGUOUS:
-            raise EmissionModule(
-                place=what, cause=f"no code is written for shards {shard}", ways=("--fix tp=1", "--fix zero=0")
-            )
-    return ended([tuple(shard.axis for shard in dim) for dim in placement.dims])
-
-
-def _without(spec: Spec | None, axes: tuple[str, ...]) -> Spec | None:
-    return None if spec is None else ended([tuple(axis for axis in dim if axis not in axes) for dim in spec])
 
 
 def _is_pinned(body: BodyProgram, made: Compute) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from meshwright.backends.jax_.emit.accumulation import EACH
 from meshwright.backends.jax_.emit.model import changes
 from meshwright.backends.jax_.emit.shardings import Constraint, Pin, Shardings
-from meshwright.backends.jax_.emit.views import Spec
+from meshwright.backends.jax_.emit.specs import Spec
 from meshwright.backends.turns import counted
 from meshwright.ir.quoting import literal, said
 

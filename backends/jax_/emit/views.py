@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
+from meshwright.backends.jax_.emit.specs import Spec, ended
 from meshwright.ir.program.program import BodyProgram, Compute, operands_of
 from meshwright.ir.rules.base import Dims, Rule
 from meshwright.ir.rules.registry import infer
 
-Spec = tuple[tuple[str, ...], ...]
-"""Of every dimension the mesh axes that cut it; trailing ones that are whole are left out."""
 VIEWS = ("view", "permute")
 
 
@@ -119,13 +118,6 @@ def apart(parts: Sequence[Sequence[int]]) -> Step:
     joined = tuple(tuple(f"{dim}.{at}" for at in range(len(extents))) for dim, extents in enumerate(parts))
     extents = {f"{dim}.{at}": extent for dim, part in enumerate(parts) for at, extent in enumerate(part)}
     return Step(joined, tuple((name,) for names in joined for name in names), extents)
-
-
-def ended(spec: list[tuple[str, ...]]) -> Spec:
-    """Without dimensions at the end that are whole."""
-    while spec and not spec[-1]:
-        spec.pop()
-    return tuple(spec)
 
 
 def stem(name: str) -> str:

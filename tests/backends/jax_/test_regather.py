@@ -1,4 +1,4 @@
-"""Parameters in shards are gathered for a block, and again for its backward pass: in loops, written out, and printed."""
+"""Parameters in shards are gathered for a block and again for its backward pass: in loops, written out, printed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from meshwright.backends.jax_.emit.script import printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import verdict
 from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, predicted
-from meshwright.planner.plan.needs import planned_memory
 from meshwright.ir.program.program import Move
+from meshwright.planner.plan.needs import planned_memory
 from tests.backends.jax_.planned import LLAMA, TARGET, ZOO, needed_of, ran_together, subject
 
 EVALUATED = (
@@ -24,7 +24,7 @@ EVALUATED = (
 )
 PRINTED = (
     (f"{ZOO}/linen.py:gpt", {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}),
-    (f"{ZOO}/plain.py:gshard", {"dp": 2, "zero": 3}),
+    (f"{ZOO}/plain.py:gshard", {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}),
 )
 
 
@@ -56,9 +56,7 @@ def test_only_blocks_gather_again_and_in_one_micro_batch() -> None:
 
 
 def test_blocks_that_only_gather_again_are_told_from_those_computed_again() -> None:
-    kept, computed = (
-        Shardings(subject(f"{LLAMA}:tiny_scan", dp=2, zero=3, recompute=how)) for how in ("none", "full")
-    )
+    kept, computed = (Shardings(subject(f"{LLAMA}:tiny_scan", dp=2, zero=3, recompute=how)) for how in ("none", "full"))
     assert again(kept) == again(computed) != {}
     assert gathered_only(kept) == set(again(kept))
     assert gathered_only(computed) == set()

@@ -42,10 +42,10 @@ def test_what_would_be_padded_stays_whole() -> None:
     fold, _ = model(SMALL)
     padded = template(fold, Degrees(dp=4, zero=3), "torch-gloo")
     assert "padded" in str({one.path: one.params for body in padded.plans for one in body.storage}["head.bias"])
-    assert TORCH_GLOO.stored(padded) is padded
-    even = JAX_CPU.stored(padded)
+    assert TORCH_GLOO.stored(padded, fold) is padded
+    even = JAX_CPU.stored(padded, fold)
     assert [body.storage for body in even.plans] == [body.storage for body in plan.decisions.plans]
-    assert JAX_CPU.stored(even) is even
+    assert JAX_CPU.stored(even, fold) is even
 
 
 def test_a_plan_that_stores_some_parameters_whole_is_found_and_proved(

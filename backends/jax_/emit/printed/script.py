@@ -19,9 +19,9 @@ from meshwright.backends.jax_.emit.printed.dialect import CHANGED
 from meshwright.backends.jax_.emit.printed.expressions import group
 from meshwright.backends.jax_.emit.printed.moves import used_by
 from meshwright.backends.jax_.emit.printed.passes import Pass
-from meshwright.backends.jax_.emit.shardings import Shardings, spec_of
+from meshwright.backends.jax_.emit.shardings import Shardings
+from meshwright.backends.jax_.emit.specs import Spec, spec_of
 from meshwright.backends.jax_.emit.tables import pattern, table
-from meshwright.backends.jax_.emit.views import Spec
 from meshwright.backends.lines import fitted
 from meshwright.backends.subject import Subject
 from meshwright.ir.analysis.weights import COUNT, MEAN
