@@ -2,10 +2,10 @@
 
     python -m benchmarks.beat_published --processes 1 --done answers.jsonl
 
-A question is a model, a cluster, a global batch, a precision and a stack; each row of the table of runs on GPUs answers
-one, whether its time is published or not. The row's own configuration is priced by the evaluator, and so is what the
-search finds, on the same devices with all of their memory (the runs used it), as any target may have it. The search
-does not know the row. Rows that ask the same are searched for once.
+A question is a model, a cluster, a global batch, a precision and a stack; each row of the table of runs answers one,
+whether its time is published or not. The row's own configuration is priced by the evaluator, and so is what the search
+finds, on the same devices with all of their memory (the runs used it): on GPUs as any target may have it, on TPUs as
+code is written for it in JAX. The search does not know the row. Rows that ask the same are searched for once.
 
 A row is *won* or *lost* if the search is more than `TIE` faster or slower, else *tied*. A row that does not fit by
 our count is lost too: it ran. What a row leaves blank is read as `benchmarks.runs` says; of several readings that fit
@@ -106,7 +106,7 @@ class Answer:
 Question = tuple[object, ...]
 
 
-def gpu_runs(runs: Path = RUNS, models: Path = MODELS) -> list[Run]:
+def runs_in(runs: Path = RUNS, models: Path = MODELS) -> list[Run]:
     """The rows that can be beaten."""
     rows = read_configurations(runs, read_models(models))
     return [run for run in rows if isinstance(run, Run) and not why_left_out(run)]
@@ -277,7 +277,7 @@ def main(argv: Sequence[str]) -> int:
     known = {answer.row for answer in answers}
     rows = read_configurations(args.runs, read_models(args.models))
     left_out = Counter(why for row in rows if (why := why_left_out(row)))
-    runs = [run for run in gpu_runs(args.runs, args.models) if (args.model or "") in run.model.name][:: args.every]
+    runs = [run for run in runs_in(args.runs, args.models) if (args.model or "") in run.model.name][:: args.every]
     pricer = Pricer()
     left = by_question([fastest(run, pricer) for run in runs if run.row not in known])
     questions = sorted(left, key=effort)

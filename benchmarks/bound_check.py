@@ -30,7 +30,7 @@ from itertools import islice, pairwise
 from random import Random
 from statistics import quantiles
 
-from benchmarks.beat_published import asked, by_question, gpu_runs
+from benchmarks.beat_published import asked, by_question, runs_in
 from benchmarks.price import Pricer, degrees_of
 from benchmarks.runs import Run, readings, zero_stages
 from benchmarks.searches import EXAMPLES, Case, Opened, base_of, disagreements, drawn, exhausted, opened, searched
@@ -249,9 +249,9 @@ def check(case: Case, count: int, seed: int = 0) -> Tally:
 
 
 def check_published(every: int) -> Iterator[Tally]:
-    """Every reading of the rows about GPUs, question by question."""
+    """Every reading of the rows, question by question."""
     pricer = Pricer()
-    for lot in by_question(gpu_runs())[::every]:
+    for lot in by_question(runs_in())[::every]:
         tally = Tally(f"{lot[0].model.name} on {lot[0].devices} {lot[0].device.name}")
         try:
             checker = Checker(asked(lot[0], pricer))

@@ -5,7 +5,8 @@
 `libtpu` compiles for a topology that is only described (`jax.experimental.topologies`); nothing is run. Printed are
 the collectives of the compiled step by kind and type, a loop's body once; the reduce-scatters among them (a fusion of
 XLA's, `all-reduce-scatter`); and the bytes that a device holds, as XLA counts them (it pads small tensors to tiles),
-beside what was planned. It needs the wheel of libtpu, which nothing else here does: `pip install libtpu`.
+beside what was planned; for models of `benchmarks.jax_wide` that is on record (`data/compiled_for_tpus.json`). It
+needs the wheel of libtpu, which nothing else here does: `pip install libtpu`.
 """
 
 from __future__ import annotations
@@ -16,22 +17,27 @@ import sys
 import tempfile
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from benchmarks.emitted_jax import MODELS, WORKLOADS, subject_of
+from benchmarks.emitted_jax import BATCH, MODELS, SEQ, WORKLOADS, subject_of
 from meshwright.backends.jax_.capabilities import JAX_TPU
 from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.verify.run import load
+from meshwright.backends.subject import Subject
 from meshwright.ir.names import Degrees
 from meshwright.planner.plan.needs import planned_memory
 from meshwright.planner.question.pins import parse
 
 TOPOLOGY, DEVICES = "v5e:2x4", 8
+WIDE = ("loop_of_6", "loop_of_24", "wide_loop_of_4", "written_out_8")
+"""Models of `benchmarks.jax_wide`."""
+RECORD = Path(__file__).parent / "data" / "compiled_for_tpus.json"
+"""What steps of these hold, as they were compiled."""
 _COLLECTIVE = re.compile(
     r"= (\(?[a-z]+\d*\[[\d,]*\]).* (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\("
 )
@@ -42,7 +48,7 @@ _SCATTER = re.compile(r"calls=(%all-reduce-scatter[.\w]*)")
 def main(argv: Sequence[str]) -> int:
     """Emit, compile, and tell."""
     parser = ArgumentParser(prog="python -m benchmarks.compiled_for_tpus", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=MODELS, default="llama, scanned")
+    parser.add_argument("--model", choices=(*MODELS, *WIDE), default="llama, scanned")
     parser.add_argument("--fix", default="dp=4,tp=2,zero=3,sp=on", help="degrees (default: %(default)s)")
     parser.add_argument("--dtype", choices=WORKLOADS, default="bf16")
     args = parser.parse_args(argv)
@@ -52,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     pins = dict(parse([args.fix]).given)
     if "sp" in pins:
         pins["sequence_parallel"] = pins.pop("sp")
-    subject = subject_of(MODELS[args.model], Degrees(**pins), on=JAX_TPU, dtype=args.dtype)
+    subject = planned(args.model, pins, args.dtype)
     with tempfile.TemporaryDirectory() as name:
         emit(subject, Path(name)).write(Path(name))
         step = compiled(Path(name))
@@ -63,6 +69,13 @@ def main(argv: Sequence[str]) -> int:
     held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     print(f"{held:,} bytes held, {max(planned_memory(subject.program)):,.0f} planned")
     return 0
+
+
+def planned(model: str, degrees: Mapping[str, Any], dtype: str = "bf16") -> Subject:
+    """The plan of a model by its name; wide ones have few sequences of many tokens."""
+    batch, seq = (8, 512) if model in WIDE else (BATCH, SEQ)
+    reference = f"benchmarks/jax_wide.py:{model}" if model in WIDE else MODELS[model]
+    return subject_of(reference, Degrees(**degrees), on=JAX_TPU, dtype=dtype, batch=batch, seq=seq)
 
 
 def compiled(folder: Path) -> Any:

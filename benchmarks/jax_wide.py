@@ -3,7 +3,7 @@ written out."""
 
 from examples.jax_llama import LlamaConfig, Model, dims, example_inputs, loss, model, optimizer
 
-__all__ = ["dims", "example_inputs", "loop_of_6", "loop_of_20", "loop_of_24", "loss", "optimizer", "written_out_8"]
+__all__ = ["dims", "example_inputs", "loop_of_6", "loop_of_24", "loss", "optimizer", "wide_loop_of_4", "written_out_8"]
 
 
 def _decoder(layers: int, *, scan: bool, width: int = 4096) -> Model:
@@ -15,20 +15,12 @@ def loop_of_6() -> Model:
     return _decoder(6, scan=True)
 
 
-def loop_of_20() -> Model:
-    return _decoder(20, scan=True)
-
-
 def loop_of_24() -> Model:
     return _decoder(24, scan=True)
 
 
 def wide_loop_of_4() -> Model:
     return _decoder(4, scan=True, width=8192)
-
-
-def wide_loop_of_6() -> Model:
-    return _decoder(6, scan=True, width=8192)
 
 
 def written_out_8() -> Model:

@@ -31,8 +31,8 @@ BUCKET_ELEMENTS = 500_000_000
 (deepspeed.ai, configuration JSON)."""
 XLA_LIVE = 1.5
 """Of the largest parameter of a block, whole while an operator reads it. Compiled for eight v5e with libtpu 0.0.52 (a
-loop of MLPs, cut over all eight, AdamW, `benchmarks.compiled_for_tpus --loop`), a step whose states fill memory holds
-2.5 of them beside its states: one gradient more."""
+loop of MLPs, cut over all eight, AdamW), a step whose states fill memory holds 2.5 of them beside its states: one
+gradient more. Decoders so compiled: `benchmarks.compiled_for_tpus`."""
 
 
 @dataclass(frozen=True, slots=True)
