@@ -119,6 +119,13 @@ def test_what_runs_with_every_micro_batch_and_what_once(
     assert wires(zero, regather=False).forward(calls) == forward
 
 
+def test_what_stands_once_may_be_kept_as_it_was_gathered() -> None:
+    """Of three calls of one body and one of another, the three; where each stands once, none."""
+    own = replace(wires(3), blocks_alone=True)
+    assert own.backward((("a", 3), ("b", 1)))[0] == Cost(gathers_s=1.5, first_gather_s=0.5)
+    assert own.backward((("a", 1), ("b", 1)))[0] == Cost()
+
+
 STEP = StepConstants(hidden_tensor=0, hidden_backward=0, covered=0.5, slowdown=0, straggling=0, interval=0)
 
 
@@ -626,7 +633,7 @@ def test_what_copies_take_to_gather_and_to_reduce(
 
     states: Any = SimpleNamespace(used=2.0, reduced=4.0)
     shared: Any = SimpleNamespace(
-        setting=SimpleNamespace(ran=lambda config: config, target=SimpleNamespace(pads=True)),
+        setting=SimpleNamespace(ran=lambda config: config, target=SimpleNamespace(pads=True, regathers=True)),
         prices=Prices(cluster, published()),
         workload=SimpleNamespace(states=states),
         library="nccl",
