@@ -78,14 +78,19 @@ def planned(model: str, degrees: Mapping[str, Any], dtype: str = "bf16") -> Subj
     return subject_of(reference, Degrees(**degrees), on=JAX_TPU, dtype=dtype, batch=batch, seq=seq)
 
 
-def compiled(folder: Path) -> Any:
-    """The step of a script, compiled for the topology in place of this machine's devices."""
+def described() -> list[Any]:
+    """The devices of the topology, which nobody has to have."""
     from jax.experimental import topologies
 
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": f"v5litepod-{DEVICES}"}
     os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
-    devices = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGY).devices
-    own, jax.devices = jax.devices, lambda *_: list(devices)
+    return list(topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGY).devices)
+
+
+def compiled(folder: Path) -> Any:
+    """The step of a script, compiled for the topology in place of this machine's devices."""
+    devices = described()
+    own, jax.devices = jax.devices, lambda *_: devices
     try:
         script: Any = load(str(folder / "train.py"))
     finally:

@@ -30,9 +30,9 @@ BUCKET_ELEMENTS = 500_000_000
 """Defaults of DeepSpeed's stage3_max_live_parameters, beyond which nothing is fetched ahead, and reduce_bucket_size
 (deepspeed.ai, configuration JSON)."""
 XLA_LIVE = 1.5
-"""Of the largest parameter of a block, whole while an operator reads it. Compiled for eight v5e with libtpu 0.0.52 (a
-loop of MLPs, cut over all eight, AdamW), a step whose states fill memory holds 2.5 of them beside its states: one
-gradient more. Decoders so compiled: `benchmarks.compiled_for_tpus`."""
+"""Of the largest parameter of a block, whole while an operator reads it. Compiled for eight v5e with libtpu 0.0.52
+(`benchmarks.xla_live`, 2026-11-30), a step whose states fill memory holds 2.5 of them beside its states: one gradient
+more."""
 
 
 @dataclass(frozen=True, slots=True)

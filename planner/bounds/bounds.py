@@ -52,7 +52,7 @@ class Wires:
     reduces: Mapping[str, float]
     sharding: Sharding
     regather: bool
-    blocks_alone: bool = False
+    blocks_alone: bool
     """Whether only what runs several times is gathered again."""
 
     def forward(self, calls: Calls) -> Cost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,8 +95,13 @@ def test_where_neighbouring_ranks_may_be() -> None:
     assert [one[0] for one in places(told, 3)] == [0, 3]
 
 
+OF_ALL = partial(Wires, blocks_alone=False)
+
+
 def wires(zero: int, *, regather: bool = True) -> Wires:
-    return Wires({"a": 1.0, "b": 5.0}, {"a": 0.5, "b": 2.0}, {"a": 10.0, "b": 20.0}, ZERO[zero], regather)
+    return Wires(
+        {"a": 1.0, "b": 5.0}, {"a": 0.5, "b": 2.0}, {"a": 10.0, "b": 20.0}, ZERO[zero], regather, blocks_alone=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +253,14 @@ def test_what_copies_tell_each_other_ends_a_step(
     zero: int, groups: Any, hides: tuple[str, ...], expected: float
 ) -> None:
     bounds = Told(((1, 2, 3, 0), (2, 3, 4, 0)), groups, hides=hides)
-    own = Wires({"a": 1.0, "b": 5.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, ZERO[zero], regather=True)
+    own = Wires(
+        {"a": 1.0, "b": 5.0},
+        {"a": 0.0, "b": 0.0},
+        {"a": 10.0, "b": 10.0},
+        ZERO[zero],
+        regather=True,
+        blocks_alone=False,
+    )
     asked = told.config(pp=2, dp=4, microbatches=2, zero=zero)
     assert bounds.step_s(asked, own) == pytest.approx(2 * expected)
     assert {beside for beside, _ in bounds.asked} == {zero > 1}
@@ -259,7 +272,9 @@ def test_pipelines_that_reduce_last_hide_nothing_of_it(pp: int, expected: float)
     taken = ((1, 2, 3, 0), (2, 3, 4, 0)) if pp == 2 else ((2, 3, 4, 0),)
     bounds = Told(taken, calls=(((("a", 1), ("b", 1))), (("b", 1), ("a", 1))), hides=("gradients",))
     bounds.common.setting.target.reduces_last = True  # type: ignore[misc]
-    own = Wires({"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, ZERO[0], regather=True)
+    own = Wires(
+        {"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, ZERO[0], regather=True, blocks_alone=False
+    )
     found = bounds.step_s(told.config(pp=pp, dp=4, microbatches=2), own)
     assert found == pytest.approx(2 * expected)
 
@@ -267,7 +282,9 @@ def test_pipelines_that_reduce_last_hide_nothing_of_it(pp: int, expected: float)
 def test_reductions_that_are_covered_take_nothing_more() -> None:
     """Half of nine seconds covers three and one, but that the body that runs first is reduced when nothing runs."""
     bounds = Told(((2, 3, 4, 0),), calls=((("a", 1), ("b", 1)),), hides=("gradients",))
-    own = Wires({"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 3.0}, ZERO[0], regather=True)
+    own = Wires(
+        {"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 3.0}, ZERO[0], regather=True, blocks_alone=False
+    )
     assert bounds.step_s(told.config(dp=4), own) == 2 * (9 + 1)
 
 
@@ -290,13 +307,16 @@ def test_the_work_of_a_step_in_equal_shares() -> None:
     ],
 )
 def test_a_schedule_is_run_action_by_action(own: dict[str, Any], taken: tuple[Taken, ...], expected: float) -> None:
-    bounds, none = Told(taken), Wires({}, {}, dict.fromkeys("abc", 0.0), ZERO[0], regather=True)
+    bounds, none = Told(taken), OF_ALL({}, {}, dict.fromkeys("abc", 0.0), ZERO[0], regather=True)
     assert bounds.run_s(told.config(**own), none) == pytest.approx(2 * expected)
 
 
 def test_groups_that_roll_on_are_not_run() -> None:
     """The slower one of 2 x 9 s; run one by one it would wait a second for the first."""
-    bounds, none = Told(FEW[:2], rolling=True), Wires({}, {}, dict.fromkeys("abc", 0.0), ZERO[0], regather=True)
+    bounds, none = (
+        Told(FEW[:2], rolling=True),
+        OF_ALL({}, {}, dict.fromkeys("abc", 0.0), ZERO[0], regather=True),
+    )
     asked = told.config(pp=2, microbatches=2, schedule="zb-h1")
     assert bounds.run_s(asked, none) == bounds.step_s(asked, none) == pytest.approx(2 * 18.25)
     # Whole backward passes: here forward 0-2 and 2-4, then 2-3, backward 3-8, 8-9, 9-14; here again 8-15 and 15-22.
