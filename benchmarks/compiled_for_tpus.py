@@ -51,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--model", choices=(*MODELS, *WIDE), default="llama, scanned")
     parser.add_argument("--fix", default="dp=4,tp=2,zero=3,sp=on", help="degrees (default: %(default)s)")
     parser.add_argument("--dtype", choices=WORKLOADS, default="bf16")
+    parser.add_argument("--batch", type=int, help="sequences of a step")
+    parser.add_argument("--seq", type=int, help="tokens of a sequence")
     args = parser.parse_args(argv)
     if find_spec("libtpu") is None:
         sys.stderr.write("skipped, for libtpu is not installed: pip install libtpu\n")
@@ -58,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     pins = dict(parse([args.fix]).given)
     if "sp" in pins:
         pins["sequence_parallel"] = pins.pop("sp")
-    subject = planned(args.model, pins, args.dtype)
+    subject = planned(args.model, pins, args.dtype, args.batch, args.seq)
     with tempfile.TemporaryDirectory() as name:
         emit(subject, Path(name)).write(Path(name))
         step = compiled(Path(name))
@@ -68,12 +70,16 @@ def main(argv: Sequence[str]) -> int:
     print(f"{len(set(_SCATTER.findall(text))):4} of these sums are reduce-scatters, fused")
     held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     print(f"{held:,} bytes held, {max(planned_memory(subject.program)):,.0f} planned")
+    if memory.host_temp_size_in_bytes:
+        print(f"{memory.host_temp_size_in_bytes:,} bytes wait in the host's memory")
     return 0
 
 
-def planned(model: str, degrees: Mapping[str, Any], dtype: str = "bf16") -> Subject:
-    """The plan of a model by its name; wide ones have few sequences of many tokens."""
-    batch, seq = (8, 512) if model in WIDE else (BATCH, SEQ)
+def planned(
+    model: str, degrees: Mapping[str, Any], dtype: str = "bf16", batch: int | None = None, seq: int | None = None
+) -> Subject:
+    """The plan of a model by its name; where nothing is asked, wide ones have few sequences of many tokens."""
+    batch, seq = batch or (8 if model in WIDE else BATCH), seq or (512 if model in WIDE else SEQ)
     reference = f"benchmarks/jax_wide.py:{model}" if model in WIDE else MODELS[model]
     return subject_of(reference, Degrees(**degrees), on=JAX_TPU, dtype=dtype, batch=batch, seq=seq)
 

@@ -95,6 +95,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "1f1b": {"pp": 2, "microbatches": 4, "schedule": "eager-1f1b"},
     "interleaved": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "interleaved"},
     "recompute": {"dp": 2, "recompute": "full"},
+    "waiting on hosts": {"dp": 4, "zero": 3, "recompute": "full", "offload": "activations"},
     "micro-batches": {"dp": 2, "microbatches": 4},
     "micro-batches, zero 3": {"dp": 2, "zero": 3, "microbatches": 2},
     "tp x zero 3": {"tp": 2, "dp": 4, "zero": 3, **SP},

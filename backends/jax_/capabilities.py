@@ -8,7 +8,7 @@ every one, but along axes that are manual (`jax.shard_map`), which those are tha
 What shardings of values cannot say is printed: every device runs code of its own on its parts, in `jax.shard_map`
 (`emit.printed`). Zero bubble is left out as gradients of weights and of values come of one `jax.vjp`, and stages of
 unlike meshes as all devices run one program. Whatever else is left out is not written yet: recomputation of parts of a
-block, offloading, other precisions, uneven parts: storage that would be padded stays whole.
+block, the optimizer's step on the host, other precisions, uneven parts: storage that would be padded stays whole.
 
 No GPU or TPU was at hand. What is listed for GPUs rests on the same scripts run on host devices, of two processes too,
 and on XLA's passes by name; for TPUs, on the same scripts compiled for eight of v5e (`jax.experimental.topologies`,
@@ -48,7 +48,7 @@ JAX_CPU = Capabilities(
         ScheduleLine("interleaved", _TICKS, multiple_of_groups=True),
     ),
     recompute=(
-        Line("none", f"a model's own jax.checkpoint is left out; {_TRIED}"),
+        Line("none", f"blocks keep what compilers do, by a policy; a model's own jax.checkpoint is left out; {_TRIED}"),
         Line("full", f"jax.checkpoint around blocks, and the body of a scan of them; {_TRIED}; collectives run again"),
     ),
     moves=(
@@ -59,7 +59,16 @@ JAX_CPU = Capabilities(
         Line("all_to_all", f"XLA moves a cut from one dimension to another so; {_TRIED}"),
         Line("reduce_scatter", f"{_TRIED}; CPUs reduce the whole", executes="all_reduce"),
     ),
-    combined=(Line("several_uses", _PRINTED),),
+    combined=(
+        Line("several_uses", _PRINTED),
+        Line("waiting_blocks", f"what blocks read that are computed again; {_TRIED}"),
+    ),
+    offload=(
+        Line(
+            "activations",
+            "a policy of jax.checkpoint, to pinned_host; on CPUs XLA leaves them where they are; not run on others",
+        ),
+    ),
     styles=(Line("xla", _TRIED),),
     precisions=(PrecisionLine("fp32", _TRIED, ("fp32",)),),
     in_turn=True,  # along other axes XLA sums the gradients of a micro-batch before the next begins (jax 0.10.2)

@@ -98,6 +98,7 @@ TORCH_GLOO = Capabilities(
     combined=(
         Line("different_meshes", f"isend and recv of parts between stages, in the script itself; {_TRIED}"),
         Line("several_uses", _PRINTED),
+        Line("waiting_whole", f"all that a block saves, and in pipelines; {_TRIED}"),
     ),
     styles=(Line("eager", _TRIED), Line("compiled", f"torch.compile of each block; {_TRIED}")),
     precisions=_PRECISIONS,

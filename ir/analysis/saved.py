@@ -24,9 +24,10 @@ All but eager keep what CUDA kernels keep, on any device, with three differences
 Theirs, or a fused, cross entropy keeps the scores that it was given, not their logarithms. And an operator that is
 linear in its only floating operand does not read it (a gather keeps indices).
 
-Attention written out (`math`, in the dtype of the queries, scale, mask and softmax fused, as Megatron-LM had it before
-flash kernels) keeps queries, keys, values and probabilities; with dropout also its mask, and the probabilities after it
-(Korthikanti et al., arXiv 2205.05198, section 4.1: 4 s b h + 2 s b h + 5 a s² b bytes).
+Attention written out (`math`: scale, mask and softmax fused, as Megatron-LM had it before flash kernels) keeps queries,
+keys, values and probabilities, these in the dtype of the queries or that in which a model wants its scores (`scores`);
+with dropout also its mask, and the probabilities after it (Korthikanti et al., arXiv 2205.05198, section 4.1:
+4 s b h + 2 s b h + 5 a s² b bytes).
 
 All of this is said of a `Tape`: what ran, of what size, and what the backward pass reads of it. A graph gives one
 here, a lowered body on one rank in `meshwright.ir.program.kept`.
@@ -176,7 +177,8 @@ def _written_out(rule: Rule, signature: Signature) -> tuple[Save, ...]:
     queries, keys = rule.operands[:2]
     through = (0, 1, *range(3, len(signature.operands)))
     rows = (*queries[:3], keys[2])
-    probabilities = Save("extra", needs=through, dims=rows, dtype=signature.operands[0].dtype)
+    dtype = str(signature.attr("scores", signature.operands[0].dtype))
+    probabilities = Save("extra", needs=through, dims=rows, dtype=dtype)
     operands = (Save("operand", 0, needs=(1,)), Save("operand", 1, needs=(0,)), Save("operand", 2, needs=through))
     if not signature.attr("dropout", 0.0):
         return (*operands, replace(probabilities, needs=()))

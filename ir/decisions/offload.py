@@ -107,7 +107,7 @@ def offloaded(body: Same[BodyProgram], name: str, activations: bool, optimizer: 
     """A body program with its activations, or its optimizer, on the host, under a name; the same object every time.
     Statements stay those of the original; so do the saved values where none of them waits."""
     made = body.of
-    ends_in_loss = any(made.locals[output].type.shape == () for output in made.outputs)
+    ends_in_loss = all(made.locals[output].type.shape == () for output in made.outputs)  # some hand a sum on besides
     waits = activations and not ends_in_loss
     return replace(
         made,

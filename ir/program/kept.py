@@ -185,7 +185,7 @@ def extra_bytes(save: Save, sizes: Sizes) -> int:
 @lru_cache(maxsize=65536)
 def saves_of(signature: Signature, wanted: tuple[int, ...], kernels: Kernels, *, in_ring: bool) -> tuple[Save, ...]:
     """Tensors that kernels save for a derivative; `in_ring`: of ring attention."""
-    if in_ring and kernels.attention != "math":
+    if in_ring:
         return tuple(save for save in ring_saves(signature) if save.kept(kernels.device, set(wanted)))
     return reads(infer(signature), signature, wanted, kernels)
 

@@ -11,7 +11,6 @@ emit for.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -205,9 +204,9 @@ class Capabilities:
         """The plan with storage as the target has it."""
         plans = decisions.plans if self.pads else tuple(map(without_padding, decisions.plans))
         if not self.regathers:
-            calls = Counter(call.body.name for call in fold.calls())
+            blocks = {name for segment in fold.segments if not segment.glue for name in segment.period}
             plans = tuple(
-                replace(plan, regather=False) if plan.regather and plan.storage and calls[plan.body] == 1 else plan
+                replace(plan, regather=False) if plan.regather and plan.storage and plan.body not in blocks else plan
                 for plan in plans
             )
         same = all(one is other for one, other in zip(plans, decisions.plans, strict=True))
@@ -220,6 +219,11 @@ class Capabilities:
         if self.keeps_whole or not ZERO[zero].publishes or microbatches > 1:
             return {}
         return {"zero": 3, "regather": False}
+
+    def waits(self, *, again: bool) -> bool:
+        """Whether activations of blocks can wait in the host's memory; `again`: of those that are computed again."""
+        can = _names(self.combined)
+        return "activations" in _names(self.offload) and ("waiting_blocks" if again else "waiting_whole") in can
 
     def refusals(self, decisions: Decisions, fold: Fold, workload: Workload | None = None) -> Iterator[NotExpressible]:
         """Everything in a plan, for this model and this workload, that the target cannot express."""

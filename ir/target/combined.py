@@ -170,6 +170,26 @@ def waiting_blocks(decisions: Decisions, fold: Fold) -> str:
     return next((f"activations on the host beside {what}" for what in found if what), "")
 
 
+def waiting_whole(decisions: Decisions, fold: Fold) -> str:
+    """Offloaded activations of anything but blocks that are computed again, all of them and in one stage, from what
+    each reads of the one before."""
+    if not decisions.offload.activations:
+        return ""
+    repeated = {name for segment in fold.segments if not segment.glue for name in segment.period}
+    whole = (plan.name for plan in decisions.plans if plan.body in repeated and not _is_again(plan, fold))
+    found = (
+        *(f"{name}, which is not computed again" for name in whole),
+        f"the first {decisions.offload.blocks} blocks alone" if decisions.offload.blocks else "",
+        "a pipeline" if len(decisions.stages) > 1 else "",
+    )
+    return next((f"activations on the host beside {what}" for what in found if what), "")
+
+
+def _is_again(plan: BodyPlan, fold: Fold) -> bool:
+    """Whether all of a block is computed again."""
+    return {value for op in fold.body[plan.body].graph.ops for value in op.results} <= {*plan.recompute}
+
+
 def cast_copies(decisions: Decisions, fold: Fold) -> str:
     """Parameters that every rank holds whole, except for what cuts modules, and casts before use, along more than one
     axis that cuts the batch alone."""
@@ -291,6 +311,7 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "many_gathered_stages": many_gathered_stages,
     "compiled_blocks": compiled_blocks,
     "waiting_blocks": waiting_blocks,
+    "waiting_whole": waiting_whole,
     "several_uses": several_uses,
 }
 """What a plan has of it, in words; empty if it does not have it."""
@@ -305,6 +326,7 @@ DEPENDS: Mapping[str, tuple[str, ...]] = {
     "many_gathered_stages": (CUTS, STORAGE, SCHEDULE),
     "compiled_blocks": (BODIES, SCHEDULE),
     "waiting_blocks": (BODIES, SCHEDULE),
+    "waiting_whole": (BODIES, SCHEDULE),
     "several_uses": (CUTS, STORAGE),
     "cast_copies": (CUTS, STORAGE),
     "cast_untrained": (CUTS, STORAGE),

@@ -256,9 +256,9 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "jax": Stack(
             name="jax",
-            style="xla", attention="splash", hides=("gradients", "parameters", "publish", "ring", "tensor"),
+            style="xla", attention="math", hides=("gradients", "parameters", "publish", "ring", "tensor"),
             recipe="fp32",
-            source="MaxText: XLA's latency-hiding scheduler and collective matmuls, fp32 parameters",
+            source="XLA's latency-hiding scheduler and collective matmuls, fp32 parameters; models' own attention",
         ),
     }
 )  # fmt: skip

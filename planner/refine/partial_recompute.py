@@ -6,6 +6,8 @@ than the answer and is a little too full may fit with a few layers treated so, a
     full_layers:N      computed again (Megatron-LM's recompute method "block")
     activations:N      kept on the host, where the target can (Megatron-LM's cpu_offloading_num_layers)
 
+Blocks that are computed again keep what they read, and that may wait on the host, too, where the target can.
+
 Which configurations are worth a try is estimated: what they take as they are, and the share of their activations that
 does not fit times what it costs to treat all of them so; first of bases by coarse bounds, then of their configurations
 by bounds. Of each that looks best the least N that fits is sought; the evaluator prices every step. The bound of the
@@ -16,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from heapq import nsmallest
 from math import inf
 from operator import itemgetter
 
@@ -31,7 +32,8 @@ MOST_KINDS = 8
 MOST_ALIKE = 2
 """Bases of one kind, which differ in the sequences of a micro-batch."""
 MOST_TRIED = 10
-"""Configurations, of those that differ in schedule or in the copies that share storage the quickest."""
+"""Configurations, as many of each recomputation; of those that differ in schedule the quickest. One that does not fit
+with as many layers treated as can be counts a third."""
 WORTH = 0.99
 """Of the answer: what is not estimated to be faster by this much is left alone."""
 
@@ -49,11 +51,18 @@ class Partial:
 
     def accepts(self, search: Search) -> bool:
         """Whether there is an answer to beat, the target can, and no constraint speaks about it."""
-        if search.best is None or "none" not in search.space.recompute():
+        if search.best is None or not self.beside(search):
             return False
         if self.name == "offload":
             return may_wait(search, self.word)
         return "full" in search.space.recompute() and unasked(search, self.name)
+
+    def beside(self, search: Search) -> list[str]:
+        """The recomputation of all layers beside which some are treated so."""
+        again = map(str, search.space.recompute())
+        if self.name == "offload":
+            return [one for one in again if search.space.target.waits(again=one != "none")]
+        return [one for one in again if one == "none"]
 
     def neighbours(self, search: Search) -> Iterator[Found | None]:
         """The configurations that look best, by the estimates of this way alone, each with as few layers treated as
@@ -61,11 +70,21 @@ class Partial:
         quickest: dict[tuple[object, ...], tuple[float, Config]] = {}
         for base in bases(search, self):
             for step_s, config in promising(search, base, self):
-                key = base, config.pp, config.zero, config.regather
+                key = base, config.pp, config.zero, config.shard, config.regather
                 if key not in quickest or step_s < quickest[key][0]:
                     quickest[key] = step_s, config
-        for _, config in nsmallest(MOST_TRIED, quickest.values(), key=itemgetter(0)):
-            yield from self.fewest(search, config)
+        kinds = self.beside(search)
+        for kind in kinds:
+            left = 3 * -(-MOST_TRIED // len(kinds))
+            of_kind = [one for one in quickest.values() if one[1].recompute == kind]
+            for _, config in sorted(of_kind, key=itemgetter(0)):
+                if left <= 0:
+                    break
+                tries = 0
+                for found in self.fewest(search, config):
+                    tries += 1
+                    yield found
+                left -= 3 if tries > 1 else 1
 
     def fewest(self, search: Search, config: Config) -> Iterator[Found | None]:
         """A configuration with as many layers treated as can be, then with as few as fit, unless that is slower than
@@ -120,27 +139,29 @@ class Treated:
 
 
 def bases(search: Search, way: Partial) -> list[Config]:
-    """Kernel configurations without recomputation, of the kinds that were priced, the quickest kinds first: of each
-    kind the quickest, with whatever does not fit treated."""
+    """Kernel configurations of the kinds that were priced, the quickest kinds first: of each kind, with every
+    recomputation beside which layers are treated so, the quickest with whatever does not fit treated."""
     space, coarse = search.space, search.coarse
     room = coarse.common.capacity - coarse.common.with_runtime(0.0)
     ranked = sorted(search.found.values(), key=lambda one: (one.step_s, str(one.config)))
     kinds = list(dict.fromkeys(_kind(one.config) for one in ranked))[:MOST_KINDS]
-    alike: dict[tuple[object, ...], list[tuple[float, int, Config]]] = {kind: [] for kind in kinds}
+    alike: dict[tuple[object, ...], list[tuple[float, int, int, Config]]] = {
+        (kind, again): [] for kind in kinds for again in way.beside(search)
+    }
     for number, base in enumerate(space.bases()):
-        if base.recompute != "none" or _kind(base) not in alike:
+        own = _kind(base), base.recompute
+        if own not in alike:
             continue
-        treated = Treated.of(search, base, way)
-        kept, least = (
-            coarse.kept_bytes(replace(base, recompute=again), space.most_sequences) for again in ("none", "full")
-        )
+        treated, kept = Treated.of(search, base, way), coarse.kept_bytes(base, space.most_sequences)
+        least = 0 * kept if way.whole else coarse.kept_bytes(replace(base, recompute="full"), space.most_sequences)
         for sized in space.pipelined(base):
             times = sized.microbatches / sized.pp * coarse.common.straggling
             fullest, state = (coarse.fullest_bytes(sized, one, sharded=True) for one in (kept, least))
             if times * treated.work_s < WORTH * search.upper_s and state < min(room, fullest) and fullest < inf:
                 share = max(0.0, fullest - room) / (fullest - state)
-                alike[_kind(base)].append((times * (treated.work_s + treated.seconds(share)), number, base))
-    quickest = [dict.fromkeys(base for _, _, base in sorted(several)) for several in alike.values()]
+                estimate_s = times * (treated.work_s + treated.seconds(share))
+                alike[own].append((estimate_s, -base.mbs, number, base))  # of equal ones, that with the fewest gathers
+    quickest = [dict.fromkeys(base for *_, base in sorted(several)) for several in alike.values()]
     return [base for several in quickest for base in list(several)[:MOST_ALIKE]]
 
 

@@ -340,7 +340,7 @@ COMBINATIONS: dict[str, Degrees] = {
     "split_backward_shards": Degrees(**STAGES, zero=2, schedule="zbv", vp=2),
     "many_gathered_stages": Degrees(**STAGES, zero=1, schedule="interleaved", vp=4, split="spread"),
     "again_in_halves": Degrees(**STAGES, recompute="full", schedule="zb-h1"),
-    "waiting_blocks": Degrees(dp=4, recompute="selective", offload="activations"),
+    "waiting_blocks": Degrees(dp=4, recompute="full", offload="activations"),
 }
 
 

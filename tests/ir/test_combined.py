@@ -161,6 +161,7 @@ def test_more_than_three_stages_of_a_rank_are_not_gathered_at_once(
 
 
 ZB, PLAIN = Schedule("zb-h1", 2), Schedule("1f1b", 2)
+AGAIN = tuple(value for op in FOLD.body["block"].graph.ops for value in op.results)
 OWN = Schedule("custom", 1, (("F0.0", "I0.0", "W0.0"), ("F1.0", "I1.0", "W1.0")))
 OWN_FULL = Schedule("custom", 1, (("F0.0", "B0.0"), ("F1.0", "B1.0")))
 
@@ -297,6 +298,25 @@ def test_what_activations_do_not_wait_on_the_host_with(made: BodyPlan, more: dic
     decisions = decided(made, offload=Offload(activations=True), **more)
     assert COMBINED["waiting_blocks"](decisions, FOLD) == (f"activations on the host beside {said}" if said else "")
     assert COMBINED["waiting_blocks"](decided(made, **more), FOLD) == ""
+
+
+@pytest.mark.parametrize(
+    ("again", "more", "blocks", "said"),
+    [
+        ((), {}, 0, "block, which is not computed again"),
+        (("attn",), {}, 0, "block, which is not computed again"),
+        (AGAIN, {}, 0, ""),
+        (AGAIN, {}, 2, "the first 2 blocks alone"),
+        (AGAIN, {"stages": 2, "schedule": PLAIN}, 0, "a pipeline"),
+    ],
+    ids=str,
+)
+def test_where_only_what_blocks_read_that_are_computed_again_waits(
+    again: tuple[str, ...], more: dict[str, Any], blocks: int, said: str
+) -> None:
+    decisions = decided(plan(again=again), offload=Offload(activations=True, blocks=blocks), **more)
+    assert COMBINED["waiting_whole"](decisions, FOLD) == (f"activations on the host beside {said}" if said else "")
+    assert COMBINED["waiting_whole"](decided(plan(again=again), **more), FOLD) == ""
 
 
 def test_the_first_blocks_that_wait_are_all_of_one_kind() -> None:

@@ -114,7 +114,10 @@ class CoarseBounds:
 
 def told_search(**changes: Any) -> Any:
     """Four sequences at most; a wire to the host of 8 bytes a second."""
-    space: Any = SimpleNamespace(most_sequences=4, layers=8, **changes.pop("space", {}))
+    space: Any = SimpleNamespace(most_sequences=4, layers=8)
+    space.recompute = lambda: ["none"]
+    space.target = SimpleNamespace(waits=lambda *, again: not again)
+    vars(space).update(changes.pop("space", {}))
     pools = [link(4.0), link(8.0)]
     own: Any = SimpleNamespace(coarse=CoarseBounds(), space=space, common="common", upper_s=100.0, best=1, found={})
     own.prices = SimpleNamespace(cluster=SimpleNamespace(pools=pools))
@@ -174,10 +177,10 @@ def test_of_each_kind_the_quickest_bases_the_quickest_kinds_first() -> None:
     space = {"bases": lambda: iter([*narrow, *other, *wide]), "pipelined": pipelined}
     found = {one: Found(one, price(step_s)) for one, step_s in ((narrow[0], 3.0), (wide[1], 2.0), (narrow[2], 1.5))}
     own = told_search(space=space, found=found)
+    assert bases(own, RECOMPUTED) == [narrow[2], narrow[1], wide[1], wide[2]]  # of equals that of more sequences
+    # One with a shape that has room for all is the quicker one of two that work as long.
+    own.coarse = CoarseBounds({replace(narrow[0], pp=2, microbatches=4): (60.0, 20.0)})
     assert bases(own, RECOMPUTED) == [narrow[2], narrow[0], wide[1], wide[2]]
-    # The second of these has a shape with room for all, and is then the quicker one of two that work as long.
-    own.coarse = CoarseBounds({replace(narrow[1], pp=2, microbatches=4): (60.0, 20.0)})
-    assert bases(own, RECOMPUTED) == [narrow[2], narrow[1], wide[1], wide[2]]
     own.found = {one: found[one] for one in (wide[1],)}
     assert bases(own, RECOMPUTED) == wide[1:]
 
@@ -286,7 +289,7 @@ def test_as_few_layers_are_sought_as_fit(
 
 
 def test_the_quickest_of_those_that_differ_in_schedule_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten in all, of every base, number of stages and level of ZeRO one."""
+    """Of every base, number of stages and kind of storage one."""
     asked: list[Config] = []
     own = told_search(price=asked.append, settle=lambda: None, space={"recompute": lambda: ["none"]})
     rows = {
@@ -305,15 +308,40 @@ def test_the_quickest_of_those_that_differ_in_schedule_are_tried(monkeypatch: py
     monkeypatch.setattr(partial_recompute, "promising", lambda search, base, way: rows[base])
     improve(own, never)
     expected = [config(), config(pp=2, schedule="gpipe"), config(pp=2, zero=3), config(pp=2, zero=3, regather=False)]
-    expected += [config(mbs=2, pp=n) for n in range(9, 3, -1)]
+    expected += [config(mbs=2, pp=n) for n in range(9, 1, -1)]
     assert [replace(one, offload="none") for one in asked] == expected
     asked.clear()
     improve(own, lambda: len(asked) == 2)
     assert len(asked) == 2
-    for changes in ({"best": None}, {"space": SimpleNamespace(recompute=lambda: ["full"])}):
+    again = SimpleNamespace(recompute=lambda: ["full"], target=own.space.target)
+    for changes in ({"best": None}, {"space": again}):
         asked.clear()
         improve(SimpleNamespace(**{**vars(own), **changes}), never)  # type: ignore[arg-type]
         assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("fits_from", "again", "tried"), [(4, 1, 10), (99, 1, 30), (4, 2, 10), (99, 3, 36), (4, 3, 12)]
+)
+def test_ten_are_tried_that_fit_once_treated_or_thirty_that_do_not(
+    monkeypatch: pytest.MonkeyPatch, fits_from: int, again: int, tried: int
+) -> None:
+    """As many of each recomputation beside which layers are treated."""
+    kinds = ["none", "full", "selective"][:again]
+    space = {"recompute": lambda: kinds, "target": SimpleNamespace(waits=lambda *, again: True)}
+    asked: list[Config] = []
+
+    def pricing(own: Config) -> Found:
+        asked.append(own)
+        return Found(own, price(1.0, 0.0 if int(own.offload.partition(":")[2]) >= fits_from else 1.0))
+
+    rows = {
+        config(mbs=n, recompute=kind): [(1.0 * n, config(mbs=n, recompute=kind))] for n in range(40) for kind in kinds
+    }
+    monkeypatch.setattr(partial_recompute, "bases", lambda search, way: list(rows))
+    monkeypatch.setattr(partial_recompute, "promising", lambda search, base, way: rows[base])
+    list(OFFLOADED.neighbours(told_search(price=pricing, space=space)))
+    assert len({(one.mbs, one.recompute) for one in asked}) == tried
 
 
 @pytest.mark.parametrize(
@@ -335,6 +363,6 @@ def test_how_layers_may_be_treated(changes: Any, expected: list[Partial]) -> Non
     own.space.recompute = lambda: changes.get("again", ["none", "full"])
     own.space.constraints = changes.get("constraints", Constraints())
     lines = tuple(SimpleNamespace(name=name) for name in changes.get("offload", ("optimizer", "activations")))
-    own.space.target = SimpleNamespace(offload=lines)
+    own.space.target = SimpleNamespace(offload=lines, waits=lambda *, again: not again)
     own.prices.cluster.pools = [link(1.0), link(1.0, changes.get("kind", "pcie"))]
     assert ways(own) == expected

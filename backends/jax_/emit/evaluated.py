@@ -6,7 +6,7 @@ to say. Blocks that are computed again are run under `jax.checkpoint` (`recomput
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from meshwright.backends.jax_.emit import recompute
 from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes, has_rest
@@ -113,7 +113,7 @@ BLOCKSdef spoken_of(equation: Any, here: str) -> bool:
     name, bodies = equation.primitive.name, jaxprs_in_params(equation.params)
     names = (name, *(inner for body in bodies for inner in primitives(body)))
     inside = name in ("jit", "scan", *CHECKPOINT) and not set(CHECKPOINT).isdisjoint(names)
-    return inside or any(place.startswith(<starts>) for place in <places>)
+    return inside or any(place.startswith(f"{here}/") for place in <places>)
 
 
 def run(equation: Any, operands: list[Any], here: str) -> list[Any]:
@@ -126,7 +126,7 @@ def run(equation: Any, operands: list[Any], here: str) -> list[Any]:
     if equation.primitive.name != "scan":
         return evaluate(jaxpr, consts, operands, f"{here}/")
     fixed, carried = params["num_consts"], params["num_carry"]
-
+<listed>
     def body(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
         given = [pinned(one, f"{here}.{at}") for at, one in enumerate((*operands[:fixed], *carry, *rows))]
         results = evaluate(jaxpr, consts, given, f"{here}/"<operands>)
@@ -187,17 +187,18 @@ def again(numbered: Any, known: dict[Any, Any], later: set[int], place: str<argu
 '''
 
 GATHERS = '''\
-def but_gathered(primitive: Any, *_: Any, **params: Any) -> bool:
-    """What the backward pass of a block is left, if only its parameters are gathered again: all but these, and what
-    shows them otherwise. A constraint gathers, or pins a value that is kept by name."""
-    shows = ("broadcast_in_dim", "reshape", "sharding_constraint", "squeeze", "transpose")
-    return params["name"] == "kept" if primitive.name == "name" else primitive.name not in shows
-
-
 def gathered(value: Any, name: str | None) -> Any:
     """What a block reads; of a parameter that it gathers, all of it."""
     spec = GATHERED.get(name or "", GATHERED.get(alike(name or "")))
     return value if spec is None else checkpoint_name(both_lying(value, spec, spec), "gathered")
+
+
+'''
+WAITS = '''\
+def waiting(value: Any, name: str | None) -> Any:
+    """What a block reads, named where it waits in the host's memory until the backward pass runs the block again."""
+    waits = name in ON_HOST and jnp.issubdtype(value.dtype, jnp.inexact)
+    return checkpoint_name(value, "waiting") if waits else value
 
 
 '''
@@ -208,29 +209,45 @@ def paths_of(state: Any) -> list[str]:
 
 
 '''
-GATHER_AGAIN: Mapping[str, tuple[str, str]] = {
-    "names": ("", ", names: Any = ()"),
-    "own": ("", "    own = dict(zip(jaxpr.invars, names, strict=False))  # of what blocks gather\n"),
-    "pinned": ("value", 'checkpoint_name(value, "kept") if place in VALUES else value'),
-    "starts": ('f"{here}/"', '(f"{here}/", f"{here}@")'),
-    "places": ("VALUES", "(*VALUES, *GATHERED)"),
-    "operands": ("", ', [f"{here}@{at}" for at in range(len(given))]'),
-    "given": ("", ", own"),
-    "argument": ("", ", own: Any"),
-    "checkpoint": (
-        "jax.checkpoint",
-        'partial(jax.checkpoint, policy=but_gathered if f"{place}{numbered[0][0]}" in ONLY_GATHERED else None)',
-    ),
-    "inside": (
-        "dict(zip(given, values, strict=True))",
-        "{var: gathered(one, own.get(var)) for var, one in zip(given, values, strict=True)}",
-    ),
-}
-"""What stands in marks of the same names: where blocks gather no parameters again, and where they do."""
+OWN = "    own = dict(zip(jaxpr.invars, names, strict=False))  # of what blocks gather\n"
+OWN_MADE = """\
+    own = dict(zip(jaxpr.invars, names, strict=False))  # of what blocks gather, and of what waits on the host
+    own |= {var: f"{place}{at}:{nth}" for at, one in enumerate(jaxpr.eqns) for nth, var in enumerate(one.outvars)}
+"""
+LISTED = '    names = [f"{here}@{at}" for at in range(len(operands))]\n'
+LISTED_CARRIED = '    names[fixed : fixed + carried] = [f"{here}@+"] * carried\n'
+CHEAPLY = 'partial(jax.checkpoint, policy=but_cheap if f"{place}{numbered[0][0]}" in CHEAPLY else None)'
+
+
+def marks(shardings: Shardings, blocks: Collection[str]) -> Mapping[str, str]:
+    """What stands in marks of these names, where these blocks are run again."""
+    cheaply, gathers = recompute.cheaply(shardings), bool(shardings.gathered_again)
+    waits = bool(recompute.waiting(shardings))
+    few = CHEAPLY if len(cheaply) < len(blocks) else "partial(jax.checkpoint, policy=but_cheap)"
+    policy = "partial(jax.checkpoint, policy=WAITING)" if waits else few if cheaply else "jax.checkpoint"
+    one = "gathered(one, own.get(var))" if gathers else "one"
+    one = f"waiting({one}, own.get(var))" if waits else one
+    inside = f"{{var: {one} for var, one in zip(given, values, strict=True)}}"
+    if gathers and waits:
+        inside = f"{{\n            {inside[1:-1]}\n        }}"
+    named = gathers or waits
+    return {
+        "places": "(*VALUES, *AGAIN)" if blocks else "VALUES",
+        "names": ", names: Any = ()" * named,
+        "own": (OWN_MADE if waits else OWN) * named,
+        "listed": (LISTED + LISTED_CARRIED * waits) * named,
+        "operands": ", names" * named,
+        "given": ", own" * named,
+        "argument": ", own: Any" * named,
+        "pinned": 'checkpoint_name(value, "kept") if place in VALUES else value' if cheaply else "value",
+        "checkpoint": policy,
+        "inside": inside if named else "dict(zip(given, values, strict=True))",
+    }
 
 
 def imports(shardings: Shardings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of the file in which the user's loss is run: from Python, and from JAX."""
+    named = any((recompute.cheaply(shardings), recompute.waiting(shardings), shardings.gathered_again))
     trees = ("tree_leaves_with_path", "tree_map_with_path") if shardings.blocks_gather else ("tree_map_with_path",)
     return (
         (
@@ -242,7 +259,7 @@ def imports(shardings: Shardings) -> tuple[tuple[str, ...], tuple[str, ...]]:
         (
             "import jax",
             "import jax.numpy as jnp",
-            *["from jax.ad_checkpoint import checkpoint_name"] * bool(shardings.gathered_again),
+            *["from jax.ad_checkpoint import checkpoint_name"] * named,
             "from jax.core import eval_jaxpr",
             "from jax.extend.core import Jaxpr, Literal, jaxprs_in_params",
             "from jax.sharding import AxisType, NamedSharding",
@@ -277,15 +294,23 @@ def evaluated(shardings: Shardings, check: int, path: str) -> Iterator[str]:
     yield 'CHECKPOINT = ("checkpoint", "remat", "remat2")  # the names that JAX has given to it'
     yield f"TRACE = {check}  # of the loss that this is for: a sum over its primitives"
     yield from ("", "")
-    again = bool(shardings.gathered_again)
+    before = "".join(
+        f"{text}{apart}" * bool(used)
+        for text, apart, used in (
+            (recompute.BUT_CHEAP, "\n\n", recompute.cheaply(shardings)),
+            (GATHERS, "", shardings.gathered_again),
+            (WAITS, "", recompute.waiting(shardings)),
+            (PATHS, "", shardings.blocks_gather),
+        )
+    )
     text = (
         EVALUATE.replace("PATH", path)
         .replace("LYING", _lying(shardings))
         .replace("LOOP", LOOP_OF_BLOCKS if blocks else LOOP)
-        .replace("BLOCKS", GATHERS * again + PATHS * shardings.blocks_gather + BLOCKS if blocks else "")
+        .replace("BLOCKS", before + BLOCKS if blocks else "")
     )
-    for mark, either in GATHER_AGAIN.items():
-        text = text.replace(f"<{mark}>", either[again])
+    for mark, line in marks(shardings, blocks).items():
+        text = text.replace(f"<{mark}>", line)
     yield text
 
 

@@ -171,6 +171,7 @@ def printed_in(shardings: Shardings) -> PrintedScript | None:
         try:
             shardings.check()
             recompute.again(shardings)
+            recompute.waiting(shardings)
         except (EmissionModule, EmissionStorage, EmissionRecompute):
             return PrintedScript.of(shardings.subject)
         return None

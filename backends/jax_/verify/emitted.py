@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +29,12 @@ from meshwright.backends.jax_.verify.apart import Cuts
 from meshwright.backends.jax_.verify.hlo import Collective, collectives
 from meshwright.backends.jax_.verify.pipelines import taken
 from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, predicted
+from meshwright.backends.jax_.verify.waiting import planned_bytes
 from meshwright.backends.results import EXACT, IN_FP64, Off, Verified, left_in_fp64
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.graph.fold import Fold
+from meshwright.ir.program.program import Program
 
 APART = "cpu-all-reduce-combiner"
 """The pass of XLA that joins all-reduces."""
@@ -68,6 +70,8 @@ class Ran:
     off: Mapping[str, float]
     temp_bytes: int
     executed: Mapping[Collective, int]
+    waiting_bytes: int = 0
+    """What the traced step sends to the host's memory (`waiting`)."""
     hlo: str = ""
     """The compiled step."""
     in_fp64: Mapping[str, float] | None = None
@@ -149,10 +153,12 @@ def _run(jobs: Sequence[Job], given: Path, limit_s: float) -> None:
 def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Verified:
     """What differs in what a script left; collectives by these rewrites, or by those that hold of its form."""
     subject = job.subject
-    printed = printed_in(Shardings(subject))
+    shardings = Shardings(subject)
+    printed = printed_in(shardings)
     program, usual = (subject.program, REWRITES) if printed is None else (printed.subject.program, OF_PRINTED)
     stacked = Stages(subject).stacked if len(program.stages) > 1 else ()
     planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual, stacked)
+    manual = shardings.manual if printed is None else subject.mesh.names
     off = beyond(ran.off, EXACT)
     left = off if ran.in_fp64 is None else left_in_fp64(off, beyond(ran.in_fp64, IN_FP64))
     return Verified(
@@ -163,7 +169,7 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
         worst=max(ran.off.values(), default=0.0),
         collectives=summary(ran.executed),
         once=(),
-        unlike=tuple(planned.differences(ran.executed)),
+        unlike=(*planned.differences(ran.executed), *waited(ran, program, manual)),
         off=left,
         apart=len(off),
         rounded=len(off) if off and not left else 0,
@@ -171,6 +177,13 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
         failed_in_fp64=ran.failed_in_fp64,
         read_whole=planned.whole,
     )
+
+
+def waited(ran: Ran, program: Program, manual: Sequence[str]) -> Iterator[str]:
+    """The difference in what is sent to the host's memory. `manual`: the axes of which a trace shows parts."""
+    planned = planned_bytes(program, manual)
+    if ran.waiting_bytes != planned:
+        yield f"{ran.waiting_bytes} bytes of activations wait in the host's memory, {planned} are planned"
 
 
 def beyond(off: Mapping[str, float], allowed: float) -> tuple[Off, ...]:

@@ -14,7 +14,8 @@
                   comes in once more, in as many bytes as one of its statistics
     scalars       terms of a loss may be added up before they are summed, along several axes at once or one by one: at
                   least one number along each, and no more than planned
-    unread        what no derivative reads is not gathered again: biases of norms, and what is kept in another form
+    unread        what blocks gather, and no derivative reads (biases of norms, and what is kept in another form), is
+                  gathered again only where something that is read is made again of it
     known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
     counted       micro-batches that all devices share are weighed by what counts in each: one number more
     weighed       so is every micro-batch of a printed model
@@ -39,7 +40,7 @@ Everything else is compared one by one: kind, mesh axes, bytes of each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
@@ -177,7 +178,7 @@ def predicted(
         sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
         again = set(_again(body)) if "once" in rewrites else set()
         unread = set(_unread(body, program.kernels)) if "unread" in rewrites else set()
-        for statement, times in _all(body, program.microbatches, unread):
+        for statement, times in _all(body, program.microbatches):
             if isinstance(statement, Ring):
                 for size in (int(body.nbytes[one]) for one in statement.operands[1:3]):
                     values["permute", (statement.axis,), size] += times * statement.shifts(body.mesh)
@@ -197,10 +198,15 @@ def predicted(
                 scalars[where] += max(size, SCALAR_BYTES) * times
             else:
                 values[*where, size] += times
-        for move in body.backward if "merged" in rewrites else ():
-            if isinstance(move, Move) and move.reason == "parameter" and move.result not in unread:
+        for move in body.backward:
+            merged = "merged" in rewrites and isinstance(move, Move) and move.reason == "parameter"
+            if isinstance(move, Move) and (merged or move.result in unread):
                 where = executed(move.step.kind), tuple(sorted(move.step.axes))
                 spared[where] += int(body.nbytes[move.operand]) * program.microbatches
+        for move in _once(body) if "unread" in rewrites else ():
+            where, size = (executed(move.step.kind), tuple(sorted(move.step.axes))), int(body.nbytes[move.operand])
+            packed[where] += size * program.microbatches
+            spared[where] += size * program.microbatches
         if "log_softmax" in rewrites:
             perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
     steps, remade, stacked = "in_step" in rewrites, "made_again" in rewrites, stacked if "stacked" in rewrites else ()
@@ -404,14 +410,20 @@ def _unread(body: BodyProgram, kernels: Kernels) -> Iterator[str]:
     yield from gathered - read
 
 
-def _all(body: BodyProgram, microbatches: int, unread: Set[str]) -> Iterator[tuple[Statement, int]]:
-    """All statements, and how often each runs in a step."""
-    yield from ((statement, microbatches) for statement in body.forward)
-    yield from (
-        (statement, microbatches)
-        for statement in body.backward
-        if not (isinstance(statement, Move) and statement.result in unread)
+def _once(body: BodyProgram) -> Iterator[Move]:
+    """The gathers of parameters of which there is none in the backward pass, where others are gathered again."""
+    of_each = (
+        [one for one in part if isinstance(one, Move) and one.reason == "parameter"]
+        for part in (body.forward, body.backward)
     )
+    forward, backward = of_each
+    again = {stem(move.operand) for move in backward}
+    yield from (move for move in forward if again and not move.step.free and stem(move.operand) not in again)
+
+
+def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:
+    """All statements, and how often each runs in a step."""
+    yield from ((statement, microbatches) for statement in (*body.forward, *body.backward))
     yield from ((statement, 1) for statement in (*body.sync, *body.publish))
 
 

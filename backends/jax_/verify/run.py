@@ -25,6 +25,7 @@ import optax
 from jax.tree_util import keystr
 
 from meshwright.backends.jax_.verify.apart import Cuts
+from meshwright.backends.jax_.verify.waiting import traced_bytes
 from meshwright.ir.frontends.door import load_model
 
 BESIDE = ("train_shardings", "train_pipeline")
@@ -88,15 +89,16 @@ def _compared(script: Any, job: dict[str, Any], steps: int, *, wide: bool = Fals
     reference = _Reference(job["model"], cuts, as_model(state), held, next(cuts.parts(batches[0]))[1])
     gradients = jax.jit(script.gradients_of)
     update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
-    compiled, temp = None, 0
+    compiled, temp, waiting = None, 0, 0
     off: dict[str, float] = {}
     losses, compared = [], 0
     off |= _far("the parameter at the start ", state, begun)
     for number, host in enumerate(batches):
         batch = script.placed(host)
         if compiled is None:
-            lowered = script.step.lower(state, states, *rest, batch)
-            compiled = lowered.compile(compiler_options={"xla_disable_hlo_passes": job["apart"]})
+            traced = script.step.trace(state, states, *rest, batch)
+            waiting = traced_bytes(traced.jaxpr)
+            compiled = traced.lower().compile(compiler_options={"xla_disable_hlo_passes": job["apart"]})
             temp = compiled.memory_analysis().temp_size_in_bytes
             if not wide:
                 Path(job["hlo"]).write_text(compiled.as_text(), encoding="utf-8")
@@ -116,7 +118,7 @@ def _compared(script: Any, job: dict[str, Any], steps: int, *, wide: bool = Fals
             compared = max(compared, len(far))
             off |= far
     tensors = 2 * compared + sum(len(jax.tree.leaves(one)) for one in rest)
-    return {"losses": losses, "tensors": tensors, "off": off, "temp_bytes": temp}
+    return {"losses": losses, "tensors": tensors, "off": off, "temp_bytes": temp, "waiting_bytes": waiting}
 
 
 def _widened(tree: Any) -> Any:

@@ -293,6 +293,8 @@ def _emitted(
     if bias is not None:
         operands.append(s.cast(bias, narrow))
     attrs: dict[str, Attr] = {"mask": law.kind, "width": law.width, "scale": scale, "dropout": dropped}
+    if (scores := str(found.product.attr("preferred", narrow))) != narrow:
+        attrs["scores"] = scores
     made = s.cast(s.emit("attention", operands, Type((b, heads, sq, dv), narrow), attrs), dtype)
     letters = (*roles.batch, *roles.groups, roles.queries, *wide)
     apart = s.view(made, [size[one] for one in letters])

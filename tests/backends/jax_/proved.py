@@ -26,8 +26,8 @@ RECORDS = Path(__file__).parent / "proved"
 VERSIONS = {name: version(name) for name in ("jax", "flax", "optax", "equinox")}
 DRAWN = 12
 """One script in so many is run each time all the same: there are few."""
-READ_BY = ("apart.py", "hlo.py", "run.py")
-"""Of the verifier: what runs a script, and what reads the compiled step."""
+READ_BY = ("apart.py", "hlo.py", "run.py", "waiting.py")
+"""Of the verifier: what runs a script, and what reads the step."""
 
 
 def ran(name: str, jobs: Mapping[str, Job], limit_s: float) -> dict[str, Ran]:
@@ -62,6 +62,7 @@ def _plain(one: Ran) -> dict[str, Any]:
         "tensors": one.tensors,
         "off": dict(one.off),
         "temp_bytes": one.temp_bytes,
+        "waiting_bytes": one.waiting_bytes,
         "executed": [[*key, number] for key, number in sorted(one.executed.items())],
         "in_fp64": one.in_fp64,
         "failed_in_fp64": one.failed_in_fp64,

@@ -84,7 +84,7 @@ def test_scripts_of_pipelines_are_clean(tmp_path: Path) -> None:
         emit(subject(reference, **degrees), tmp_path / str(number)).write(tmp_path / str(number))
     for file in tmp_path.rglob("*.py"):
         assert "meshwright" not in file.read_text()
-        assert len(file.read_text().splitlines()) <= {"train.py": 150, "train_shardings.py": 196}.get(file.name, 335)
+        assert len(file.read_text().splitlines()) <= {"train.py": 150, "train_shardings.py": 240}.get(file.name, 335)
     assert unclean(tmp_path, types=False) == ""
 
 

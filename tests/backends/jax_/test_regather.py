@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from meshwright.backends.jax_.emit.recompute import again, gathered_only
+from meshwright.backends.jax_.emit.recompute import again, cheaply
 from meshwright.backends.jax_.emit.script import printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import verdict
@@ -58,8 +58,8 @@ def test_only_blocks_gather_again_and_in_one_micro_batch() -> None:
 def test_blocks_that_only_gather_again_are_told_from_those_computed_again() -> None:
     kept, computed = (Shardings(subject(f"{LLAMA}:tiny_scan", dp=2, zero=3, recompute=how)) for how in ("none", "full"))
     assert again(kept) == again(computed) != {}
-    assert gathered_only(kept) == set(again(kept))
-    assert gathered_only(computed) == set()
+    assert cheaply(kept) == set(again(kept))
+    assert cheaply(computed) == set()
     assert kept.gathered_again == computed.gathered_again != {}
     assert not any(kept.gathers)
 

@@ -81,7 +81,7 @@ def test_printed_scripts_are_exact(tmp_path: Path) -> None:
         assert printed_in(Shardings(one.subject)) is not None
         assert verdict(one, left).differences == ()
         needed.append(needed_of(one, left, OF_PRINTED))
-    assert needed == [{"by_bytes", "known", "merged", "once", "read_whole"}, {"weighed"}, {"one_way"}, set(), set()]
+    assert needed == [{"by_bytes", "known", "merged", "once", "read_whole"}, {"weighed"}, set(), set(), set()]
 
 
 @pytest.mark.e2e

@@ -80,7 +80,7 @@ def ring_forward(
         total, most = total * jnp.exp(most - both) + part * jnp.exp(own - both), both
         if hop < parts - 1:
             key, value = passed(key, axis), passed(value, axis)
-    made = total.reshape(query.shape[:3] + value.shape[-1:])
+    made, most = kept((total.reshape(query.shape[:3] + value.shape[-1:]), most))
     return made, (*given, made, most)
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from meshwright.backends.jax_.emit.printed.attention import ATTENTION_TEXT
 from meshwright.backends.jax_.emit.printed.functions import FUNCTIONS_TEXT
+from meshwright.backends.jax_.emit.recompute import BUT_CHEAP
 
 MOVES = '''\
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -52,11 +53,24 @@ def kept(x: Any) -> Any:
     return jax.tree.map(lambda one: checkpoint_name(one, "kept"), x)
 
 
-def but_parameters(primitive: Any, *_: Any, **params: Any) -> bool:
-    """What the backward pass of a block is left, if only its parameters are gathered again: all but these, and what
-    shows them otherwise."""
-    shows = ("all_gather", "broadcast_in_dim", "gather", "reshape", "squeeze", "transpose")
-    return params["name"] == "kept" if primitive.name == "name" else primitive.name not in shows
+BUT_CHEAPdef but_parameters(primitive: Any, *_: Any, **params: Any) -> bool:
+    """The same where a block gathers its parameters again."""
+    return primitive.name not in ("all_gather", "gather") and but_cheap(primitive, **params)
+
+
+def waiting(block: Callable[..., Any], there: tuple[int, ...]) -> Any:
+    """A block that the backward pass runs again. Of what it reads, these wait in the host's memory until then."""
+
+    def named(params: Params, *given: Array) -> Any:
+        return block(params, *(checkpoint_name(x, "waiting") if at in there else x for at, x in enumerate(given)))
+
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["waiting"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    return jax.checkpoint(named, policy=policy)
 
 
 def size_of(axes: Axes) -> int:
@@ -185,7 +199,7 @@ def inside(params: Params, room: str) -> Params:
     """The parameters of a block, by their paths in it."""
     return {path.removeprefix(room): one for path, one in params.items() if path.startswith(room)}
 '''
-TEXT = "\n\n".join((MOVES, FUNCTIONS_TEXT, ATTENTION_TEXT))
+TEXT = "\n\n".join((MOVES.replace("BUT_CHEAP", f"{BUT_CHEAP}\n\n"), FUNCTIONS_TEXT, ATTENTION_TEXT))
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ from itertools import groupby
 from meshwright.backends.jax_.emit.model import changes
 from meshwright.backends.jax_.emit.printed.bodies import Printed, PrintedBody
 from meshwright.backends.jax_.emit.printed.dialect import CHANGED, PARAMS
+from meshwright.backends.jax_.emit.recompute import inputs_that_wait, keeps
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.printing.naming import free
 from meshwright.backends.printing.wires import At, Wires, wires_of
@@ -86,9 +87,12 @@ class Pass:
         """The function of a call's body, which the backward pass may run again."""
         name = self.body(number).name
         if self.again(number):
-            return f"jax.checkpoint({name})"
-        regathers = self.shardings.gathers_again(self.body(number).piece)
-        return f"jax.checkpoint({name}, policy=but_parameters)" if regathers else name
+            there = inputs_that_wait(self.body(number).piece, self.shardings)
+            return f"waiting({name}, {there})" if there else f"jax.checkpoint({name})"
+        piece = self.body(number).piece
+        if self.shardings.gathers_again(piece):
+            return f"jax.checkpoint({name}, policy=but_parameters)"
+        return f"jax.checkpoint({name}, policy=but_cheap)" if keeps(piece) else name
 
     def again(self, number: int) -> bool:
         """Whether a call is computed again, whole."""

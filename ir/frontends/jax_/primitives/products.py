@@ -42,7 +42,10 @@ def product(t: Translator, equation: Equation, given: list[Any]) -> Given:
     out += [first[dim] for dim in range(len(first)) if dim not in (*left, *left_batch)]
     out += [second[dim] for dim in range(len(second)) if dim not in (*right, *right_batch)]
     equation_ = f"{''.join(first)},{''.join(second)}->{''.join(out)}"
-    made = t.emit("einsum", [x, w], (Type(type_.shape, t.types[x].dtype),), {"equation": equation_})
+    attrs: dict[str, Attr] = {"equation": equation_}
+    if type_.dtype != t.types[x].dtype:
+        attrs["preferred"] = type_.dtype  # of its result, which is kept so
+    made = t.emit("einsum", [x, w], (Type(type_.shape, t.types[x].dtype),), attrs)
     return t.cast(made, type_.dtype)  # type: ignore[return-value]
 
 
