@@ -190,7 +190,7 @@ GATHERS = '''\
 def gathered(value: Any, name: str | None) -> Any:
     """What a block reads; of a parameter that it gathers, all of it."""
     spec = GATHERED.get(name or "", GATHERED.get(alike(name or "")))
-    return value if spec is None else checkpoint_name(both_lying(value, spec, spec), "gathered")
+    return value if spec is None else checkpoint_name(lying(value, spec), "gathered")
 
 
 '''

@@ -25,9 +25,10 @@ from meshwright.ir.quoting import literal
 
 CHEAP = """\
 abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type broadcast_in_dim cbrt ceil clamp
-concatenate convert_element_type copy cos cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow iota
-is_finite le log log1p logistic lt max min mul ne neg not or pad pow rem reshape rev round rsqrt select_n
-sharding_constraint sign sin sinh slice split sqrt square squeeze sub tan tanh transpose xor
+complex concatenate conj convert_element_type copy cos cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag
+integer_pow iota is_finite le log log1p logistic lt max min mul ne neg not or pad pow real reduce_precision rem
+reshape rev round rsqrt select_n sharding_constraint sign sin sinh slice split sqrt square squeeze stop_gradient sub
+tan tanh transpose xor
 """
 """Primitives that make a value element by element, or show it otherwise."""
 BUT_CHEAP = '''\

@@ -401,13 +401,16 @@ def _unsaid(steps: int, several: int, *, placed: bool) -> str:
 
 def _is_pinned(body: BodyProgram, made: Compute) -> bool:
     """Whether what an operator makes is pinned: one value with dimensions, in even shards. What is made element by
-    element lies where its operands do, unless it is moved then or leaves the body."""
+    element, or shows all of a parameter, lies where its operands do, unless it is moved then or leaves the body."""
     value, *more = made.results
     local = body.locals[value]
     if more or not local.type.shape or any(one.layout != CONTIGUOUS for dim in local.placement.dims for one in dim):
         return False
     moved = any(isinstance(one, Move) and one.operand == value for one in body.forward)
-    return not infer(made.signature).elementwise or moved or value in map(stem, body.outputs)
+    rule, (first, *_) = infer(made.signature), made.operands or ("",)
+    shows = rule.engine is Engine.VIEW and first in {slot.value for slot in body.params}
+    whole = shows and local.type.elements == body.locals[first].type.elements
+    return not (rule.elementwise or whole) or moved or value in map(stem, body.outputs)
 
 
 def _taken(body: BodyProgram, value: str) -> list[str]:

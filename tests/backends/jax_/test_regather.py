@@ -21,18 +21,20 @@ EVALUATED = (
     (f"{LLAMA}:tiny_scan", {"dp": 4, "zero": 3}),
     (f"{LLAMA}:tiny", {"dp": 2, "tp": 2, "zero": 3, "recompute": "full"}),
     (f"{ZOO}/linen.py:gpt", {"dp": 4, "zero": 3}),
+    (f"{ZOO}/plain.py:lora", {"dp": 4, "zero": 3}),
 )
 PRINTED = (
     (f"{ZOO}/linen.py:gpt", {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}),
     (f"{ZOO}/plain.py:gshard", {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}),
+    (f"{ZOO}/plain.py:lora", {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}),
 )
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_scripts_that_gather_again_are_exact(tmp_path: Path) -> None:
-    """The gathers of both passes are executed. Biases of norms are read by no derivative (the model in Linen has some),
-    and code for CPUs merges what no loop keeps apart."""
+    """The gathers of both passes are executed, those of frozen parameters, too (of LoRA). Biases of norms are
+    read by no derivative (the model in Linen has some), and code for CPUs merges what no loop keeps apart."""
     for number, (one, left) in enumerate(ran_together("regathered", (*EVALUATED, *PRINTED), tmp_path, 300)):
         found, printed = verdict(one, left), number >= len(EVALUATED)
         assert found.differences == ()

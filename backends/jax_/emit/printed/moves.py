@@ -54,8 +54,9 @@ def kept(x: Any) -> Any:
 
 
 BUT_CHEAPdef but_parameters(primitive: Any, *_: Any, **params: Any) -> bool:
-    """The same where a block gathers its parameters again."""
-    return primitive.name not in ("all_gather", "gather") and but_cheap(primitive, **params)
+    """The same where a block gathers its parameters again; of those that are not trained the move is one primitive."""
+    gathers = ("all_gather", "custom_vjp_call", "gather")
+    return primitive.name not in gathers and but_cheap(primitive, **params)
 
 
 def waiting(block: Callable[..., Any], there: tuple[int, ...]) -> Any:
