@@ -260,6 +260,12 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             recipe="fp32",
             source="XLA's latency-hiding scheduler and collective matmuls, fp32 parameters; models' own attention",
         ),
+        "maxtext": Stack(
+            name="maxtext",
+            style="xla", attention="splash", hides=("gradients", "parameters", "publish", "ring", "tensor"),
+            recipe="fp32",
+            source="MaxText: the same with a kernel for attention",
+        ),
     }
 )  # fmt: skip
 """Known stacks, one line each."""

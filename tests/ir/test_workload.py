@@ -159,7 +159,7 @@ def test_what_stacks_are_known_to_do() -> None:
     assert having("padded") == having("piecewise") == having("broadcasts") == having("rolling") == set()
     assert {stack.graphs for stack in STACKS.values()} == {"none"}
     hiding = {name for name, stack in STACKS.items() if "tensor" in stack.hides}
-    assert hiding == {"torch-async-tp", "megatron-tp-overlap", "jax"}
+    assert hiding == {"torch-async-tp", "megatron-tp-overlap", "jax", "maxtext"}
     assert not any("expert" in stack.hides for stack in STACKS.values())
 
 
@@ -223,7 +223,7 @@ def test_the_busiest_expert_has_at_most_the_load_of_all() -> None:
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
-    known = "torch, torch-compile, torch-async-tp, megatron, megatron-tp-overlap, megatron-2022, megatron-2021, jax"
+    known = "torch, torch-compile, torch-async-tp, megatron, megatron-tp-overlap, megatron-2022, megatron-2021, jax, maxtext"
     for name, fix in (("megatrom", "did you mean 'megatron'?"), ("?", f"use one of {known}")):
         with pytest.raises(WorkloadImpossible) as refusal:
             stack_named(name)
