@@ -93,7 +93,7 @@ class Partial:
         few, many = 1, layers if self.whole else layers - 1
         count = many
         while few <= many:
-            found = search.price(self.of(config, count))
+            found = search.price(self.of(config, 0 if self.whole and count == layers else count))
             yield found
             if found is None or (not found.fits and (count == many or found.step_s >= search.upper_s)):
                 return  # with more it takes longer still
@@ -101,7 +101,8 @@ class Partial:
             count = (few + many) // 2
 
     def of(self, config: Config, layers: int) -> Config:
-        changed: dict[str, str] = {self.name: f"{self.word}:{layers}"}
+        """A configuration with so many layers of every stage treated; 0: with all."""
+        changed: dict[str, str] = {self.name: f"{self.word}:{layers}" if layers else self.word}
         return replace(config, **changed)  # type: ignore[arg-type]
 
 

@@ -140,6 +140,7 @@ def test_what_it_costs_to_treat_all_layers() -> None:
 def test_layers_are_treated_by_a_word() -> None:
     assert RECOMPUTED.of(config(), 3) == config(recompute="full_layers:3")
     assert OFFLOADED.of(config(), 2) == config(offload="activations:2")
+    assert OFFLOADED.of(config(), 0) == config(offload="activations")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ class Pricing:
     def __call__(self, own: Config) -> Found | None:
         word = own.recompute if own.recompute != "none" else own.offload
         self.asked.append(word)
-        layers = int(word.partition(":")[2])
+        layers = int(word.partition(":")[2] or -(-8 // (own.pp * own.vp)))
         if self.fits_from < 0:
             return None
         lacks = 0.0 if layers >= self.fits_from else 1.0
@@ -284,7 +285,9 @@ def test_as_few_layers_are_sought_as_fit(
     monkeypatch.setattr(Partial, "accepts", lambda self, search: True)
     pricing.asked.clear()
     widened(own, never, (way,))
-    assert pricing.asked == [f"{way.word}:{count}" for count in layers]
+    every = -(-8 // (config(**shape).pp * config(**shape).vp))
+    words = [way.word if way.whole and count == every else f"{way.word}:{count}" for count in layers]
+    assert pricing.asked == words
     assert settled == [1]
 
 
@@ -333,7 +336,7 @@ def test_ten_are_tried_that_fit_once_treated_or_thirty_that_do_not(
 
     def pricing(own: Config) -> Found:
         asked.append(own)
-        return Found(own, price(1.0, 0.0 if int(own.offload.partition(":")[2]) >= fits_from else 1.0))
+        return Found(own, price(1.0, 0.0 if int(own.offload.partition(":")[2] or 8) >= fits_from else 1.0))
 
     rows = {
         config(mbs=n, recompute=kind): [(1.0 * n, config(mbs=n, recompute=kind))] for n in range(40) for kind in kinds
