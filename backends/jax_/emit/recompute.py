@@ -78,6 +78,8 @@ def _blocks(shardings: Shardings) -> tuple[dict[str, int | None], dict[str, int 
         elif keeps(piece) and not (shardings.piped and shardings.scan(piece.segment.paths[0]) is None):
             with suppress(EmissionRecompute):  # then it keeps what JAX keeps of it
                 found |= dict(_places(shardings, piece, others))
+        if both := whole.keys() & found.keys():
+            raise _refuse(piece, f"the loop at {min(both)} computes some of its blocks again, and others not")
     return whole, found
 
 

@@ -209,6 +209,10 @@ def test_recomputation_that_is_no_span_of_equations_is_printed() -> None:
     code = texts_of(plan)["train_shardings.py"]
     assert re.findall(r"rows\[\d:\d\]", code) == ["rows[0:2]", "rows[2:4]"]
     assert code.count("jax.checkpoint(blocks_forward)") == 1
+    plan = subject(f"{ZOO}/plain.py:gshard_scan", dp=2, recompute="full")
+    kept = tuple(replace(one, recompute=()) if one.body == "layers.2" else one for one in plan.decisions.plans)
+    with pytest.raises(EmissionRecompute, match="some of its blocks again, and others not"):
+        again(Shardings(replace(plan, decisions=replace(plan.decisions, plans=kept))))
     plan = subject(TINY, dp=2, recompute="full")
     places = plan.calls.places
     assert places is not None

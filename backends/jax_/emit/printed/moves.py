@@ -4,12 +4,13 @@ which part a device has. A script has those that it uses, and what these use."""
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from meshwright.backends.jax_.emit.printed.attention import ATTENTION_TEXT
 from meshwright.backends.jax_.emit.printed.functions import FUNCTIONS_TEXT
-from meshwright.backends.jax_.emit.recompute import BUT_CHEAP
+from meshwright.backends.jax_.emit.recompute import BUT_CHEAP, POLICY
 
 MOVES = '''\
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -65,13 +66,7 @@ def waiting(block: Callable[..., Any], there: tuple[int, ...]) -> Any:
     def named(params: Params, *given: Array) -> Any:
         return block(params, *(checkpoint_name(x, "waiting") if at in there else x for at, x in enumerate(given)))
 
-    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[],
-        names_which_can_be_offloaded=["waiting"],
-        offload_src="device",
-        offload_dst="pinned_host",
-    )
-    return jax.checkpoint(named, policy=policy)
+POLICY    return jax.checkpoint(named, policy=policy)
 
 
 def size_of(axes: Axes) -> int:
@@ -200,7 +195,11 @@ def inside(params: Params, room: str) -> Params:
     """The parameters of a block, by their paths in it."""
     return {path.removeprefix(room): one for path, one in params.items() if path.startswith(room)}
 '''
-TEXT = "\n\n".join((MOVES.replace("BUT_CHEAP", f"{BUT_CHEAP}\n\n"), FUNCTIONS_TEXT, ATTENTION_TEXT))
+SHARED = {"BUT_CHEAP": f"{BUT_CHEAP}\n\n", "POLICY": textwrap.indent(POLICY.replace("WAITING", "policy"), "    ")}
+"""What scripts that run the user's own code have, too, by its place in the text."""
+for mark, own in SHARED.items():
+    MOVES = MOVES.replace(mark, own)
+TEXT = "\n\n".join((MOVES, FUNCTIONS_TEXT, ATTENTION_TEXT))
 
 
 @lru_cache(maxsize=1)
