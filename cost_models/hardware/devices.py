@@ -41,13 +41,15 @@ NIC_KINDS = ("infiniband", "roce", "ethernet")
 class Island:
     """The scale-up domain of a device: bytes/s of one device in one direction, and how many devices it joins.
 
-    It ends with the host, however few devices that has, unless it `spans_hosts` (NVL72 racks, TPU pods).
+    - It ends with the host, however few devices that has, unless it `spans_hosts` (NVL72 racks, TPU pods).
+    - `segment`: devices that schedulers give a job of each island, where it has several; None: all.
     """
 
     kind: str
     bandwidth: Quantity
     size: Quantity
     spans_hosts: bool = False
+    segment: Quantity | None = None
 
     @property
     def devices(self) -> int:
@@ -138,6 +140,8 @@ class Device:
         found.append(("memory bandwidth", self.memory_bandwidth))
         if self.island:
             found += [(f"island, {self.island.kind}", self.island.bandwidth), ("island size", self.island.size)]
+            if self.island.segment:
+                found.append(("of several islands, each", self.island.segment))
         wire = self.host_link
         found.append((f"host link, {wire.kind}", wire.bandwidth))
         if wire.sharers:
@@ -240,6 +244,7 @@ def _read(entry: dict[str, Any], sources: dict[str, Any]) -> Device:
             bandwidth=number(island["bytes_per_s"], "bytes/s"),
             size=number(island["size"], "devices"),
             spans_hosts=island["spans_hosts"],
+            segment=optional(island.get("segment"), "devices"),
         )
         if island
         else None,

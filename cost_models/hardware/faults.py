@@ -65,6 +65,21 @@ def _pool_faults(index: int, pool: Pool) -> Iterator[Fault]:
     for key, value in (("hosts", pool.hosts), ("gpus_per_host", pool.gpus_per_host)):
         if value < 1:
             yield Fault(("pool", index, key), ClusterValueBad, f"{value} is below 1", "give at least 1")
+    island, each = pool.device.island, pool.gpus_per_island
+    if each is not None and (island is None or not island.spans_hosts):
+        yield Fault(
+            ("pool", index, "gpus_per_island"),
+            ClusterValueBad,
+            f"islands of {pool.device.name} end with the host",
+            "leave it out, or give island_spans_hosts = true in a [[device]]",
+        )
+    elif each is not None and island is not None and (each > island.devices or each % max(1, pool.gpus_per_host)):
+        yield Fault(
+            ("pool", index, "gpus_per_island"),
+            ClusterValueBad,
+            f"{each} GPUs are not whole hosts of {pool.gpus_per_host} in an island of {island.devices}",
+            f"give a multiple of {pool.gpus_per_host}, at most {island.devices}",
+        )
     if any(nic.count < 1 for nic in pool.nics):
         yield Fault(("pool", index, "nics"), ClusterValueBad, "a count is below 1", "give at least 1, or drop the NIC")
     if not pool.adapters and pool.hosts > 1 and pool.gpus_per_host > 0 and _islands(pool) > 1:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.hardware.devices import Device, Island
 from meshwright.cost_models.hardware.quantity import Quantity, given
 from meshwright.ir.errors import ClusterError
 
@@ -39,7 +39,8 @@ class Nic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Identical hosts. The price is per device and hour."""
+    """Identical hosts. The price is per device and hour; `gpus_per_island` is given where jobs get less of the islands
+    that span hosts than is usual, or more."""
 
     name: str
     hosts: int
@@ -47,6 +48,7 @@ class Pool:
     gpus_per_host: int
     nics: tuple[Nic, ...] = ()
     price: Quantity | None = None
+    gpus_per_island: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -73,7 +75,16 @@ class Pool:
     def hosts_per_island(self) -> int:
         """Whole hosts that one scale-up domain joins; 1 where the domain ends with the host, or there is none."""
         island = self.device.island
-        return max(1, island.devices // self.gpus_per_host) if island and island.spans_hosts else 1
+        return max(1, self._filled(island) // self.gpus_per_host) if island and island.spans_hosts else 1
+
+    def _filled(self, island: Island) -> int:
+        """Devices of the pool in one island that spans hosts: what is given; all that it joins where the pool is one
+        island, or whole ones; else what schedulers give a job of each."""
+        size, ranks = island.devices, self.ranks
+        if self.gpus_per_island is not None:
+            return self.gpus_per_island
+        segment = int(island.segment.value) if island.segment else size
+        return size if ranks <= size or (ranks % size == 0 and ranks % segment) else segment
 
     def island_of(self, host: int, slot: int) -> int | None:
         """The number, within the pool, of the scale-up domain of a device; None if it is in none."""

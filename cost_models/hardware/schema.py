@@ -79,6 +79,7 @@ class PoolTable(Table):
     gpus_per_host: Annotated[Count, Most(PER_HOST)]
     nics: Annotated[Tuple[NicTable], Most(NICS)] = ()
     price_per_gpu_hour: Price | None = None
+    gpus_per_island: Annotated[Count, Most(HOSTS)] | None = None
 
 
 def _pair(value: Any) -> tuple[str, str]:

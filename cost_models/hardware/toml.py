@@ -8,6 +8,7 @@
     gpu = "H100"                                # a device of the table, or of a [[device]] below
     gpus_per_host = 8
     nics = [{ kind = "infiniband", gbps = 400, count = 8 }]     # left out: the device's usual ones
+    gpus_per_island = 64                        # of racks that jobs do not get whole; left out: as is usual
 
     [[link]]
     between = ["fast", "old"]
@@ -192,6 +193,7 @@ class _Reader:
             gpus_per_host=table.gpus_per_host,
             nics=tuple(Nic(kind=nic.kind, rate=nic.gbps, count=nic.count) for nic in table.nics),
             price=table.price_per_gpu_hour or price,
+            gpus_per_island=table.gpus_per_island,
         )
 
     def devices(self, tables: Sequence[Any]) -> dict[str, Device]:
@@ -360,6 +362,8 @@ def write(cluster: Cluster) -> str:
             lines.append(f"nics = [{', '.join(_nic(nic) for nic in pool.nics)}]")
         if pool.price:
             lines.append(f"price_per_gpu_hour = {_number(pool.price.value)}")
+        if pool.gpus_per_island is not None:
+            lines.append(f"gpus_per_island = {pool.gpus_per_island}")
         lines.append("")
     for link in cluster.links:
         ends = ", ".join(_string(end) for end in link.between)

@@ -138,6 +138,7 @@ def _pool_json(pool: Pool) -> dict[str, object]:
         "device": pool.device.name,
         "nics": [{"kind": nic.kind, "count": nic.count, "rate": nic.rate.to_json()} for nic in pool.adapters],
         "price_per_gpu_hour": pool.price.to_json() if pool.price else None,
+        "hosts_per_island": pool.hosts_per_island,
     }
 
 

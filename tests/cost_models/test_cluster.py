@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
+from meshwright.cost_models.hardware import toml
 from meshwright.cost_models.hardware.cluster import Cluster, suspicions
 from meshwright.cost_models.hardware.devices import device, latency_of
 from meshwright.cost_models.hardware.faults import faults, spelled
@@ -443,9 +444,46 @@ def test_islands_that_do_not_fill_a_host_are_numbered_host_by_host() -> None:
     pairs = replace(known, island=replace(known.island, size=given(8.0, "devices")))
     two = Pool(name="two", hosts=4, device=pairs, gpus_per_host=4)
     assert (two.hosts_per_island, [two.island_of(host, 1) for host in range(4)]) == (2, [0, 0, 1, 1])
-    rack = Pool(name="r", hosts=40, device=device("GB200"), gpus_per_host=4)
-    assert [rack.island_of(host, 3) for host in (0, 17, 18, 36)] == [0, 0, 1, 2]
     assert pool("l", "L40S", hosts=1).island_of(0, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "given", "each"),
+    [
+        (2, None, 18),  # a part of one rack
+        (18, None, 18),  # one rack
+        (54, None, 18),  # three whole ones
+        (40, None, 16),  # schedulers give jobs 64 GPUs of each
+        (64, None, 16),
+        (64, 72, 18),  # said otherwise
+        (64, 32, 8),
+    ],
+)
+def test_jobs_get_segments_of_racks(hosts: int, given: int | None, each: int) -> None:
+    racks = Pool(name="r", hosts=hosts, device=device("GB200"), gpus_per_host=4, gpus_per_island=given)
+    assert racks.hosts_per_island == each
+    assert [racks.island_of(host, 3) for host in (0, each - 1, each)] == [0, 0, 1]
+
+
+def test_racks_that_are_given_read_back_the_same() -> None:
+    text = '[[pool]]\nname = "a"\nhosts = 64\ngpu = "GB200"\ngpus_per_host = 4\ngpus_per_island = 72\n'
+    cluster = toml.read(text)
+    assert cluster.pools[0].hosts_per_island == 18
+    assert toml.read(toml.write(cluster)) == cluster
+
+
+@pytest.mark.parametrize(
+    ("gpu", "each", "cause"),
+    [
+        ("GB200", 70, "70 GPUs are not whole hosts of 4 in an island of 72"),
+        ("GB200", 76, "76 GPUs are not whole hosts"),
+        ("H100", 4, "islands of H100-80G end with the host"),
+    ],
+)
+def test_racks_that_cannot_be_are_refused(gpu: str, each: int, cause: str) -> None:
+    text = f'[[pool]]\nname = "a"\nhosts = 4\ngpu = "{gpu}"\ngpus_per_host = 4\ngpus_per_island = {each}\n'
+    with pytest.raises(ClusterValueBad, match=cause):
+        toml.read(text)
 
 
 def test_what_hosts_measured_is_shared_by_the_larger_of_both() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from meshwright.cost_models.hardware.devices import Device
+from meshwright.cost_models.hardware.devices import Device, Island
 from meshwright.cost_models.hardware.parts import Pool
 from meshwright.cost_models.hardware.quantity import Quantity, weakest
 from meshwright.planner.plan.units import bytes_per_s, count, decimal_bytes, flops_per_s, nbytes, seconds
@@ -62,8 +62,8 @@ def _tree(pool: Pool, first: int) -> Tree:
     tree = Tree(f"pool {pool.name}: {pool.hosts:,} x {pool.gpus_per_host} {pool.device.name}, ranks {first} to {last}")
     island = pool.device.island
     if island is not None:
-        extent = "across hosts" if island.spans_hosts else "in one host"
-        size = f"island of up to {island.devices:,} {extent} ({island.size.kind})"
+        extent = f"across {pool.hosts_per_island} hosts" if island.spans_hosts else "in one host"
+        size = f"island of up to {island.devices:,} {extent} ({_filled(pool, island)})"
         tree.add(f"{size}: {island.kind}, {_labelled(island.bandwidth)} each way per device")
     wire = pool.device.host_link
     tree.add(f"host link: {wire.kind}, {_labelled(wire.bandwidth)} each way")
@@ -74,6 +74,15 @@ def _tree(pool: Pool, first: int) -> Tree:
     if pool.price:
         tree.add(_labelled(pool.price))
     return tree
+
+
+def _filled(pool: Pool, island: Island) -> str:
+    """Who says how much of an island the pool has."""
+    if pool.gpus_per_island is not None:
+        return "user"
+    taken = pool.hosts_per_island * pool.gpus_per_host
+    segmented = island.segment if island.spans_hosts and taken < min(island.devices, pool.ranks) else None
+    return f"of which jobs get {taken}: {segmented.kind}" if segmented else island.size.kind
 
 
 def _labelled(quantity: Quantity) -> str:
