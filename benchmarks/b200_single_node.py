@@ -24,6 +24,8 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.models import Model, fold_of, read_models, shape_of
+from benchmarks.reading import read_configuration
+from benchmarks.runs import Run
 from meshwright.cost_models.evaluate import evaluate
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import device
@@ -44,6 +46,8 @@ STACK_OF_FRAMEWORK = {"megatron_core": "megatron"}
 
 GIB = 2.0**30
 GPUS_PER_HOST = 8
+FIRST_ROW = 100_000
+"""The number of the first row, as a published run: beyond all rows of the table of runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,27 @@ def program_of(row: Mapping[str, str], models: Mapping[str, Model]) -> Program:
     lowering = Lowering(attention=stack.attention, fused_loss=stack.fused_loss, regathers=stack.regathers)
     decisions = replace(template(fold, degrees), style=stack.style)
     return lower(fold, decisions, lowering, workload)
+
+
+def runs_of(runs: Path, models: Path) -> tuple[Run, ...]:
+    """The rows as published runs are read: what constants of a step are fitted on, beside those."""
+    known = read_models(models)
+    with runs.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = []
+    for index, row in enumerate(rows, FIRST_ROW):
+        model = known[row["model"]]
+        sizes = {**model.sizes, "layers": int(row["n_layers"])}
+        name = f"{row['model']}, {row['n_layers']} layers"
+        cut = replace(model, name=name, sizes=sizes, parameters=None)
+        seconds = float(row["step_time_ms"]) / 1e3
+        batch = int(row["mbs"]) * int(row["dp"]) * int(row["n_microbatches"])
+        said = {"model": name, "gbs": f"{batch}", "step_time_best_s": f"{seconds}", "gpus_per_node": f"{GPUS_PER_HOST}"}
+        told = {**row, **said, "recompute": "none", "dist_opt": row["dist_optimizer"]}
+        read = read_configuration(index, told, {name: cut})
+        if isinstance(read, Run):
+            found.append(read)
+    return tuple(found)
 
 
 def cluster_of(row: Mapping[str, str]) -> Cluster:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from meshwright.cost_models.hardware.parts import Nic
 from meshwright.cost_models.hardware.quantity import given
@@ -193,7 +194,7 @@ _PLAIN_WORDS = (
 
 WORDS = {word: rf"\b{word}" for word in _PLAIN_WORDS} | {
     "compile": r"(?<!no )\bcompile\b",
-    "async_tp": r"\basync[ _]tp\b",
+    "async_tp": r"\basync[ _]?tp\b",
     "short_ends": r"first/last stage has one layer less",
     "slow_network": r"\bslow inter-node\b",
     "config_read": r"\bread from release config\b",
@@ -204,6 +205,9 @@ _PAIR = re.compile(r"(?:^|;)\s*(\w+)=([^;]*)")
 _DEFAULT_SEQ = re.compile(r"\bseq\b.*?(\d{3,7}) default")
 
 
+_PARTITION = re.compile(r"layer_partition=\[(\d+(?:/\d+)+)\]")
+
+
 def options_of(notes: str, moe_routing: str = "") -> frozenset[str]:
     """Words and key=value parts of the notes."""
     text = notes.lower()
@@ -211,6 +215,21 @@ def options_of(notes: str, moe_routing: str = "") -> frozenset[str]:
     pairs = {f"{key}={value.strip()}" for key, value in _PAIR.findall(text)}
     routing = {f"moe_routing={moe_routing}"} if moe_routing else set()
     return frozenset(words | pairs | routing)
+
+
+def partition_in(notes: str, layers: int) -> tuple[int, ...]:
+    """Layers of each stage, by the bounds of a partition in the notes: `layer_partition=[0/14/30]`.
+
+    Bounds may count modules beside the layers (casts, the embedding, the last norm and the head), as many before them
+    as after.
+    """
+    found = _PARTITION.search(notes)
+    if found is None:
+        return ()
+    bounds = [int(bound) for bound in found[1].split("/")]
+    before = max(0, bounds[-1] - layers) // 2
+    ends = [min(max(bound - before, 0), layers) for bound in bounds]
+    return tuple(end - start for start, end in pairwise(ends))
 
 
 def number_in(options: frozenset[str], *keys: str) -> int | None:

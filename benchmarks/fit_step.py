@@ -1,6 +1,6 @@
 """Fits the constants of a step on published runs.
 
-    python -m benchmarks.fit_step [--write]
+    python -m benchmarks.fit_step [--effects] [--write]
 
 Most constants of prices come from benchmarks of kernels and of collectives. What is left are those that only whole
 steps show: how fast products run for minutes on end, what host launches cost, what hides behind what. They are
@@ -14,6 +14,9 @@ differences, are taken at the constants that are shipped. Then
 by iteratively reweighted least squares, kept inside the ranges, and once more from there. w_i is 1/sqrt(rows of the
 source), halved for runs whose recomputation is blank, and again for mixtures of experts (their replicates differ by
 five times as much). A source that is left out is left out of the sum; its slopes are not looked at.
+
+`--effects` fits nothing: it says of every constant how many rows it moves, and how far these are off with it and
+without (`WITHOUT`).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import sys
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from math import log
 from pathlib import Path
@@ -32,6 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import b200_single_node
 from benchmarks.models import read_models
 from benchmarks.price import Pricer
 from benchmarks.reading import read_runs
@@ -47,16 +51,25 @@ PROFILES = Path(__file__).resolve().parent.parent / "cost_models" / "profiles"
 CONSTANTS: Mapping[str, tuple[float, float]] = {
     "sustained_ampere": (0.5, 1.0),
     "sustained_hopper": (0.5, 1.0),
-    "sustained_blackwell": (0.5, 1.0),
+    "sustained_hopper_8": (0.5, 1.0),
+    "sustained_blackwell": (0.4, 1.0),
+    "sustained_blackwell_8": (0.4, 1.0),
+    "sustained_blackwell_4": (0.3, 1.0),
+    "sustained_ultra": (0.8, 1.5),
     "sustained_tpu": (0.5, 1.0),
+    "sustained_grouped": (0.4, 1.0),
     "sustained_untuned": (0.5, 1.0),
-    "host_s": (0.0, 3e-5),
+    "narrow_heads": (0.0, 1.0),
+    "host_s": (0.0, 4e-5),
     "covered": (0.0, 1.0),
     "slowdown": (0.0, 1.0),
     "hidden_tensor": (0.0, 1.0),
     "straggling": (0.0, 0.05),
 }
 """What is fitted, each within a range that the physics allows."""
+
+WITHOUT: Mapping[str, float] = {name: 1.0 if name.startswith("sustained") else 0.0 for name in CONSTANTS}
+"""What a constant is where there is none: all that lasts, nothing hidden, no host, nobody to wait for."""
 
 STEP = 0.04
 """Of a finite difference, as a share of the range."""
@@ -66,7 +79,10 @@ RIDGE = 0.003
 FARTHEST = 0.4
 """Of a solution from where the slopes were taken, as a share of the range."""
 ROUNDS = 30
-FITTED = "whole training steps of benchmarks/data/training_runs.csv, by python -m benchmarks.fit_step"
+FITTED = (
+    "whole training steps of benchmarks/data/training_runs.csv and b200_single_node.csv, "
+    "by python -m benchmarks.fit_step"
+)
 
 Floats = NDArray[np.float64]
 
@@ -117,6 +133,41 @@ def slopes_of(runs: Sequence[Run], *, start: Profile) -> list[Slopes]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Rows that a constant moves, and their mean error with it and without."""
+
+    rows: int
+    error: float
+    without: float
+
+
+def effects(runs: Sequence[Run], start: Profile, processes: int = 1) -> dict[str, Effect]:
+    """The effect of every constant."""
+    timed = [run for run in runs if run.step_time_s is not None]
+    lots = spread(by_model(timed), partial(_errors, start=start), processes)
+    errors = np.array([row for lot in lots for row in lot])
+    found = {}
+    for index, name in enumerate(CONSTANTS, 1):
+        moved_ = ~np.isclose(errors[:, 0], errors[:, index], rtol=0, atol=1e-9)
+        sizes = np.abs(errors[moved_])
+        found[name] = Effect(int(moved_.sum()), *(float(sizes[:, at].mean()) for at in (0, index)))
+    return found
+
+
+def _errors(runs: Sequence[Run], *, start: Profile) -> list[list[float]]:
+    """The error of every run with all constants, and without each."""
+    pricers = [Pricer(start), *(Pricer(with_values(start, {name: value})) for name, value in WITHOUT.items())]
+    found = []
+    for run in runs:
+        try:
+            errors = [score_run(run, pricer).error for pricer in pricers]
+        except MeshwrightError:
+            continue
+        found.append([error for error in errors if error is not None])
+    return found
+
+
 def _shift(index: int, start: Profile) -> Floats:
     """A small move of one constant, inward where it stands at the end of its range."""
     name = list(CONSTANTS)[index]
@@ -162,6 +213,11 @@ def moved(profile: Profile, moves: Floats) -> Profile:
         name: float(np.clip(value_of(profile, name) + move * (high - low), low, high))
         for (name, (low, high)), move in zip(CONSTANTS.items(), moves, strict=True)
     }
+    return with_values(profile, values)
+
+
+def with_values(profile: Profile, values: Mapping[str, float]) -> Profile:
+    """The profile with these constants."""
     compute = {name: value for name, value in values.items() if name in _OF_COMPUTE}
     step = {name: value for name, value in values.items() if name not in _OF_COMPUTE}
     return replace(profile, compute=replace(profile.compute, **compute), step=replace(profile.step, **step))
@@ -171,14 +227,13 @@ _OF_COMPUTE = frozenset(field.name for field in fields(ComputeConstants))
 assert set(CONSTANTS) <= _OF_COMPUTE | {field.name for field in fields(StepConstants)}
 
 
-def write(profile: Profile) -> None:
-    """The constants into the shipped profiles, each with its provenance."""
+def write(entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """What is known of the constants into the shipped profiles."""
     for name, path in (("compute", PROFILES / "compute.json"), ("step", PROFILES / "step.json")):
         whole: dict[str, Any] = json.loads(path.read_text())
         table = whole["constants"] if name == "compute" else whole
-        for constant in CONSTANTS:
+        for constant, entry in entries.items():
             if (constant in _OF_COMPUTE) == (name == "compute"):
-                entry = {"value": float(f"{value_of(profile, constant):.4g}"), "kind": "fitted", "how": FITTED}
                 table[constant] = {**table[constant], **entry}
         path.write_text(json.dumps(whole, indent=1) + "\n")
 
@@ -188,16 +243,26 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--runs", type=Path, default=DATA / "training_runs.csv", help="table of runs")
     parser.add_argument("--models", type=Path, default=DATA / "models.csv", help="table of models")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put the constants into the shipped profiles")
+    parser.add_argument("--effects", action="store_true", help="say what every constant does, and fit nothing")
+    parser.add_argument("--write", action="store_true", help="put what is found into the shipped profiles")
     given = parser.parse_args(argv)
     runs = [row for row in read_runs(given.runs, read_models(given.models)) if isinstance(row, Run)]
+    runs += b200_single_node.runs_of(DATA / "b200_single_node.csv", given.models)
     start = published()
+    if given.effects:
+        told = effects(runs, start, given.processes)
+        for name, effect in told.items():
+            print(f"{name:22} moves {effect.rows:4} rows: {effect.error:.1%} off, without it {effect.without:.1%}")
+        if given.write:
+            write({name: {key: round(value, 4) for key, value in asdict(one).items()} for name, one in told.items()})
+        return 0
     fitter = Fitter.of(runs, start, given.processes)
     found = fitter(runs, start)
     for name in CONSTANTS:
         print(f"{name:20} {value_of(start, name):12.4g} -> {value_of(found, name):.4g}")
     if given.write:
-        write(found)
+        values = {name: float(f"{value_of(found, name):.4g}") for name in CONSTANTS}
+        write({name: {"value": value, "kind": "fitted", "how": FITTED} for name, value in values.items()})
     return 0
 
 

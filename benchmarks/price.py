@@ -104,7 +104,7 @@ def degrees_of(run: Run) -> Degrees:
         recompute=recompute_of(run),
         schedule=SCHEDULES.get(run.schedule, run.schedule),
         microbatches=run.micro_batches,
-        stage_blocks=stage_layers(run.shape.layers, run.pp, run.vp) if run.pp > 1 else (),
+        stage_blocks=run.partition or (stage_layers(run.shape.layers, run.pp, run.vp) if run.pp > 1 else ()),
         offload=offload_of(run),
     )
 
@@ -154,7 +154,7 @@ def stack_of_run(run: Run) -> Stack:
     hides = [
         *(("gradients",) if public.overlap_grads else ()),
         *(("parameters", "publish") if public.overlap_params else ()),
-        *(("tensor",) if public.overlap_tp else ()),
+        *(("tensor",) if public.overlap_tp or "async_tp" in run.options else ()),
         *(("ring", "pipeline") if public.overlap_grads else ()),
         *(("expert",) if run.overlaps_experts else ()),
     ]
@@ -185,5 +185,5 @@ def recipe_of(public: Public, precision: str, grad_bytes: int) -> str:
     if public.states == "xla":
         return "fsdp-bf16-reduce" if grad_bytes == 2 else "fsdp"
     if public.states == "deepspeed":
-        return "megatron-bf16-grads"
+        return "megatron" if precision == "bf16" and grad_bytes == 4 else "megatron-bf16-grads"
     return "megatron" if grad_bytes == 4 else "megatron-bf16-grads"

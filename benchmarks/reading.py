@@ -16,8 +16,11 @@ configuration. Blanks are unknown, not zero; they are read like this, and each r
     schedule        1F1B, interleaved if there are virtual stages
     micro-batch     1 in a pipeline; the whole share of a rank under ZeRO-3; else the largest of 4, 2, 1 that divides it
     sequence par.   on for tp > 1 except in stacks of 2021 (`stacks`)
-    ZeRO            the lowest stage that fits: `runs.zero_stages`, decided by who prices; none without data parallelism
-    recompute       an interval: none, selective and full (`runs.readings`)
+    ZeRO            that of the stack's recipes; else the lowest stage that fits: `runs.zero_stages`, decided by who
+                    prices; none without data parallelism
+    recompute       the least that fits of none, selective and full (`runs.readings`), decided by who prices
+    framework       by its words (`stacks`)
+    partition       as stated, modules beside the layers counted off
     precision       bf16
     hosts           8 devices each, or 4 TPUs; fewer if the devices are fewer
 
@@ -43,6 +46,7 @@ from benchmarks.cells import (
     nic_of,
     number_in,
     options_of,
+    partition_in,
     precision_of,
     recompute_of,
     zero_of,
@@ -121,7 +125,9 @@ class _Reader:
         self.row, self.models = row, models
         self.readings: list[str] = []
         self.options = options_of(self.cell("notes"), self.cell("moe_routing"))
-        self.stack = stack_of(self.cell("framework"))
+        self.stack = stack_of(self.cell("framework"), self.cell("gpu"))
+        if self.stack.name != self.cell("framework").strip().lower():
+            self.read(f"framework: {self.stack.name}, by the words of {self.cell('framework')!r}")
 
     def cell(self, key: str) -> str:
         return self.row.get(key, "")
@@ -146,11 +152,11 @@ class _Reader:
 
     def run(self, index: int) -> Run:
         model = self.known_model()
-        one, hosts, gpus = self.machines()
+        one, beside, hosts, gpus = self.machines()
         devices = hosts * gpus
         tp, pp, cp, dp = self.degrees(devices)
         ep, etp = self.expert_degrees(model, tp)
-        zero, zero_open = self.zero(dp)
+        zero, zero_open = self.zero(dp, pp)
         micro_batch, global_batch = self.batches(devices, pp, dp, zero)
         vp, schedule = self.pipeline(model, pp)
         own_schedule = self.cell("schedule").lower().endswith("_custom")
@@ -173,6 +179,7 @@ class _Reader:
             micro_batch=micro_batch,
             precision=self.precision(),
             device=one,
+            beside=beside,
             hosts=hosts,
             gpus_per_host=gpus,
             nic=self.nic(one, gpus),
@@ -191,6 +198,7 @@ class _Reader:
             sequence_parallel=tp > 1 and (self.stack.sequence_parallel or "seqpar" in text),
             schedule=schedule,
             own_schedule=own_schedule,
+            partition=self.partition(int(model.sizes["layers"]), pp),
             offload_layers=int(offloaded[1]) if offloaded else 0,
             stack=self.stack,
             style=self.style(),
@@ -213,12 +221,9 @@ class _Reader:
             raise _Unreadable(f"the model table lacks {', '.join(model.missing)} of {name}")
         return model
 
-    def machines(self) -> tuple[Device, int, int]:
-        name = re.sub(r"\(.*?\)", "", self.cell("gpu"))
-        try:
-            one = device(name)
-        except DeviceUnknown:
-            raise _Unreadable(f"device {name!r} is unknown" if name else "no device") from None
+    def machines(self) -> tuple[Device, tuple[tuple[Device, int], ...], int, int]:
+        """A device, others with the number of their hosts, all hosts, and devices of each."""
+        (first, one), *others = self.kinds()
         devices = self.count("n_gpus")
         if devices is None:
             raise _Unreadable("no number of devices")
@@ -229,7 +234,29 @@ class _Reader:
         if devices % gpus:
             gpus = next(size for size in range(min(gpus, devices), 0, -1) if devices % size == 0)
             self.read(f"devices per host: {gpus}, so that hosts are alike")
-        return one, devices // gpus, gpus
+        hosts = devices // gpus
+        if not others:
+            return one, (), hosts, gpus
+        counts = [first, *(count for count, _ in others)]
+        if sum(counts) != hosts:
+            each, left = divmod(hosts, len(counts))
+            if left or not each:
+                raise _Unreadable(f"{hosts} hosts are not shared by {len(counts)} kinds of device alike")
+            counts = [each] * len(counts)
+            self.read(f"hosts of each kind of device: {each}")
+        return one, tuple((kind, count) for (_, kind), count in zip(others, counts[1:], strict=True)), hosts, gpus
+
+    def kinds(self) -> list[tuple[int, Device]]:
+        """Devices with numbers of hosts: `H100`, `mixed:V100+T4`, `2xV100 + 6xT4`; 1 where none is said."""
+        text = re.sub(r"\(.*?\)|^mixed:", "", self.cell("gpu"))
+        found = []
+        for part in text.split("+"):
+            number, name = re.fullmatch(r"\s*(?:(\d+)\s*x\s*)?(.*?)\s*", part).groups()  # type: ignore[union-attr]
+            try:
+                found.append((int(number or 1), device(name)))
+            except DeviceUnknown:
+                raise _Unreadable(f"device {name!r} is unknown" if name else "no device") from None
+        return found
 
     def nic(self, one: Device, gpus: int) -> Nic | None:
         usual = one.nic
@@ -259,8 +286,14 @@ class _Reader:
         ep = self.count("ep") or number_in(self.options, "ici_expert_parallelism") or 1
         return ep, self.count("etp") or (tp if self.stack.expert_tp and ep == 1 else 1)
 
-    def zero(self, dp: int) -> tuple[Zero, bool]:
+    def zero(self, dp: int, pp: int) -> tuple[Zero, bool]:
         stated = zero_of(self.cell("zero"), self.cell("dist_opt"))
+        if stated is not None and stated.stage == 3 and pp > 1 and self.stack.gathers_once and stated.regather:
+            self.read("ZeRO-3: parameters stay gathered in pipelines")
+            stated = replace(stated, regather=False)
+        if stated is None and self.stack.zero is not None and dp > 1:
+            self.read(f"ZeRO: {self.stack.zero}, as in recipes of {self.stack.name}")
+            stated = Zero(stage=self.stack.zero)
         if stated is not None:
             return stated, False
         if dp > 1:
@@ -316,6 +349,14 @@ class _Reader:
             if pp > 1:
                 self.read(f"schedule: {schedule}")
         return vp, schedule
+
+    def partition(self, layers: int, pp: int) -> tuple[int, ...]:
+        """Layers of each stage, where that is stated."""
+        found = partition_in(self.cell("notes"), layers)
+        if found and (len(found) != pp or sum(found) != layers or not all(found)):
+            self.read(f"partition {found}: not one of {layers} layers over {pp} stages, hence left out")
+            return ()
+        return found
 
     def share_of_layers(self, recompute: Recompute, layers: int) -> Recompute:
         """Where both utilisations are published, they say how much ran twice: hardware counts a layer that is

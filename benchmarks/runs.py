@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations, starmap
 
 from benchmarks.cells import Recompute, Zero, memory_meaning
 from benchmarks.models import Model, shape_of
 from benchmarks.stacks import Stack
 from meshwright.cost_models.hardware.cluster import Cluster
-from meshwright.cost_models.hardware.devices import Device
-from meshwright.cost_models.hardware.parts import Nic, Pool
+from meshwright.cost_models.hardware.devices import Device, latency_of
+from meshwright.cost_models.hardware.parts import Nic, Pool, PoolLink
+from meshwright.cost_models.hardware.quantity import given
 from meshwright.ir.frontends.shape import Shape
 
 OPEN_RECOMPUTE = (
@@ -50,6 +52,8 @@ class Run:
     - `zero_open`: `zero` was blank, and holds stage 0. `recompute_open`: likewise, and holds none.
     - `degrees_open`: nothing is said of how devices were used. `own_schedule`: `schedule` is the closest one that has
       a name.
+    - `beside`: other devices, and the number of their hosts; the others of `hosts` have `device`.
+    - `partition`: layers of each stage, where that is stated.
     """
 
     row: int
@@ -62,6 +66,7 @@ class Run:
     micro_batch: int
     precision: str
     device: Device
+    beside: tuple[tuple[Device, int], ...]
     hosts: int
     gpus_per_host: int
     nic: Nic | None
@@ -80,6 +85,7 @@ class Run:
     sequence_parallel: bool
     schedule: str
     own_schedule: bool
+    partition: tuple[int, ...]
     offload_layers: int
     stack: Stack
     style: str
@@ -130,7 +136,8 @@ class Run:
     def configuration(self) -> tuple[object, ...]:
         """What is computed, where, and by which degrees; nothing of the software."""
         same = (self.model.name, self.task, self.seq, self.global_batch, self.micro_batch, self.precision)
-        where = (self.device.name, self.hosts, self.gpus_per_host, self.nic)
+        others = tuple((other.name, hosts) for other, hosts in self.beside)
+        where = (self.device.name, others, self.hosts, self.gpus_per_host, self.nic)
         degrees = (self.tp, self.pp, self.vp, self.cp, self.ep, self.etp, self.dp, self.zero, self.zero_open)
         return (*same, *where, *degrees, self.stack.name)
 
@@ -218,11 +225,21 @@ class Run:
 
     @property
     def cluster(self) -> Cluster:
+        """Its hosts; pools of unlike ones are joined at the rate that the network of the smaller has."""
         nics = () if self.nic is None else (self.nic,)
-        pool = Pool(
-            name=self.device.name, hosts=self.hosts, device=self.device, gpus_per_host=self.gpus_per_host, nics=nics
+        rest = self.hosts - sum(hosts for _, hosts in self.beside)
+        pools = tuple(
+            Pool(name=kind.name, hosts=hosts, device=kind, gpus_per_host=self.gpus_per_host, nics=nics)
+            for kind, hosts in ((self.device, rest), *self.beside)
         )
-        return Cluster(pools=(pool,))
+        return Cluster(pools=pools, links=tuple(starmap(_joined, combinations(pools, 2))))
+
+
+def _joined(one: Pool, other: Pool) -> PoolLink:
+    slower = min((one, other), key=lambda pool: pool.host_gbps * pool.hosts)
+    nic = slower.adapters[0]
+    rate = given(slower.host_gbps * slower.hosts, "Gb/s")
+    return PoolLink(between=(one.name, other.name), kind=nic.kind, rate=rate, latency=latency_of(nic.kind))
 
 
 def readings(run: Run) -> tuple[Run, ...]:

@@ -78,23 +78,21 @@ def score_or_skip(run: Run, price: Price) -> Scored | Skipped:
 
 
 def score_run(run: Run, price: Price) -> Scored:
-    """One run under a price: the middle of what its readings cost."""
-    read = readings(run)
-    prices = [_lowest_that_fits(reading, price) for reading in read]
-    peaks = [each.comparable_bytes(run.memory_meaning) for each in prices]
-    usual = run.stack.recomputes
-    times = [
-        each.step_time_s
-        for each, reading in zip(prices, read, strict=True)
-        if not run.recompute_open or reading.recompute.kind in usual
-    ]
+    """One run under a price. A blank recomputation is the least usual one that fits, since nobody computes twice what
+    fits; of what else is blank, the middle of the readings counts. The interval is that of all usual readings."""
+    read = [(one.recompute, _lowest_that_fits(one, price)) for one in readings(run)]
+    priced = [one for one in read if not run.recompute_open or one[0].kind in run.stack.recomputes]
+    believed = next((kind for kind, each in priced if each.fits), priced[-1][0])
+    times = [each.step_time_s for kind, each in priced if kind == believed]
+    every = [each.step_time_s for _, each in priced]
+    peaks = [each.comparable_bytes(run.memory_meaning) for kind, each in priced if kind == believed]
     return Scored(
         run=run,
         step_time_s=(min(times) + max(times)) / 2,
-        low_s=min(times),
-        high_s=max(times),
+        low_s=min(every),
+        high_s=max(every),
         peak_bytes=(min(peaks) + max(peaks)) / 2,
-        fits=any(each.fits for each in prices),
+        fits=any(each.fits for _, each in read),
     )
 
 

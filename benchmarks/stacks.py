@@ -1,20 +1,25 @@
 """What is public about the software of a run: one line for each name in the column `framework`.
 
 The table is data about frameworks, not about runs: a stack says how it computes when nothing else is said, and the
-columns of a row go before it. `reason` is where that is documented. A framework that is not listed is DEFAULT.
+columns of a row go before it. `reason` is where that is documented. A name that is not listed is read by its words: it
+is the listed stack all of whose words it has, and most of them (`nemo_25.04` is a `nemo`, `deepspeed_3d_megatron1.1.5`
+a `megatron_deepspeed`); of those, one without a release before one with. What has none of these words is unknown:
+DEFAULT, or on TPUs XLA's.
 
     style        eager: one kernel for each operator; compiled: torch.compile or a tracing compiler; fused: hand-fused
                  norms, activations and losses (Transformer Engine, Megatron, flash-attn modules); xla
     attention    math | flash1 | flash2 | flash3 | cudnn | splash
     states       megatron   bf16 parameters and fp32 gradients, fp32 master, m, v (the last three sharded by ZeRO-1)
                  fsdp       fp32 parameters sharded, gathered in bf16, m and v fp32
-                 deepspeed  fp16 parameters and gradients, fp32 master, m, v
+                 deepspeed  fp16 parameters and gradients, fp32 master, m, v; in bf16 gradients of `grad_bytes` (its
+                            BF16_Optimizer adds them up in fp32)
                  xla        fp32 parameters sharded, bf16 compute
     selective    core_attention | every_other_block | ops
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 STYLES = ("eager", "compiled", "fused", "xla")
@@ -84,6 +89,10 @@ class Stack:
     """ZeRO-3 gathers parameter by parameter, and reduces gradients in buckets."""
     broadcasts: bool = False
     """Each rank sends the parameters that it updated, one rank after the other."""
+    zero: int | None = None
+    """The ZeRO stage of its recipes, where a run does not say; None: the lowest one that fits."""
+    gathers_once: bool = False
+    """In pipelines, parameters of ZeRO-3 stay gathered from micro-batch to micro-batch."""
     rolling: bool = False
     """Zero-bubble steps follow each other without a barrier."""
     expert_tp: bool = True
@@ -120,7 +129,11 @@ def _fsdp(name: str, reason: str, **changes: object) -> Stack:
     return Stack(name=name, reason=reason, **(settings | changes))  # type: ignore[arg-type]
 
 
-DEFAULT = _megatron("unknown", "stated default: fused kernels and flash attention are in every current stack")
+DEFAULT = _megatron(
+    "unknown",
+    "stated default: fused kernels and the attention that libraries take on a device are in every current stack",
+    attention="flash3",
+)
 
 _LISTED = (
     _megatron_2021(
@@ -134,8 +147,11 @@ _LISTED = (
     ),
     _megatron_2021(
         "megatron_deepspeed",
-        "Smith et al. 2201.11990: Megatron kernels of 2021 under DeepSpeed's pipeline",
+        "Smith et al. 2201.11990: Megatron kernels of 2021 under DeepSpeed's pipeline; the scripts of "
+        "DeepSpeedExamples pass --checkpoint-activations",
         states="deepspeed",
+        grad_bytes=4,
+        recomputes=("full",),
     ),
     _megatron_2021(
         "deepspeed_zero3",
@@ -173,7 +189,13 @@ _LISTED = (
         "Jiang et al. 2402.15627 §3: operators fused, data-, tensor- and pipeline-parallel communication overlapped",
         overlap_tp=True,
     ),
-    _megatron("megatron_core_0.8", "Megatron-LM README, H100 table: distributed optimizer and its overlaps on"),
+    _megatron(
+        "megatron_core_0.8",
+        "Megatron-LM README, H100 table: distributed optimizer and its overlaps on; attention by Transformer Engine",
+        attention="flash3",
+        fused_loss=True,
+        placeholders=True,
+    ),
     _megatron(
         "nemo_megatron_2023",
         "NeMo framework launcher README 2023: Megatron 2022 with sequence parallelism and distributed Adam",
@@ -185,11 +207,14 @@ _LISTED = (
         attention="cudnn",
         placeholders=True,
         overlap_tp=True,
+        zero=1,
     ),
     _megatron(
         "nemo",
-        "DGX Cloud benchmarking recipes: NeMo with Transformer Engine, tensor-parallel overlap by user buffers",
+        "DGX Cloud benchmarking recipes: NeMo with Transformer Engine, tensor-parallel overlap by user buffers, the "
+        "distributed optimizer",
         attention="cudnn",
+        zero=1,
         placeholders=True,
         overlap_tp=True,
     ),
@@ -208,6 +233,7 @@ _LISTED = (
         overlap_tp=True,
         fused_loss=True,
         dedupes=True,
+        zero=1,
         expert_tp=False,
         may_overlap_experts=True,
         may_replay=("GB200", "B200"),
@@ -232,7 +258,29 @@ _LISTED = (
         attention="flash1",
         fused_loss=True,
     ),
-    _fsdp("torchtitan", "torchtitan docs: FSDP2 with fp32 reduction, SDPA flash attention", selective="ops"),
+    _megatron(
+        "nanotron",
+        "huggingface/nanotron: modules of torch with flash-attn's kernels, fp32 gradients that add up, ZeRO-1; tensor "
+        "parallelism in reduce-scatter mode, without overlap",
+        style="eager",
+    ),
+    _megatron(
+        "deepspeed",
+        "DeepSpeed since 2023: the user's own modules, flash-attn, gradients in the dtype of the parameters",
+        style="eager",
+        states="deepspeed",
+        grad_bytes=2,
+        sequence_parallel=False,
+        piecewise=True,
+    ),
+    _fsdp("fsdp", "torch FSDP, eager, SDPA flash attention"),
+    _fsdp(
+        "torchtitan",
+        "torchtitan docs: FSDP2 with fp32 reduction, SDPA flash attention; reshard_after_forward by default never in "
+        "pipelines",
+        selective="ops",
+        gathers_once=True,
+    ),
     _fsdp(
         "pytorch_fsdp+compile",
         "foundation-model-stack fms-fsdp README: FSDP1, torch.compile, SDPA; selective means a share of the blocks",
@@ -268,6 +316,23 @@ _LISTED = (
 STACKS: dict[str, Stack] = {stack.name: stack for stack in _LISTED}
 
 
-def stack_of(framework: str) -> Stack:
-    """The stack of a framework; DEFAULT for one that is not listed."""
-    return STACKS.get(framework.strip().lower(), DEFAULT)
+def words(framework: str) -> frozenset[str]:
+    """The words of a name, without releases and years."""
+    return frozenset(re.findall(r"[a-z]{2,}[a-z0-9]*?(?=[\d.]*(?:[^a-z0-9.]|$))", framework.lower()))
+
+
+def stack_of(framework: str, device: str = "") -> Stack:
+    """The stack of a framework, by its name or by the words of it; else the default on the device."""
+    exact = STACKS.get(framework.strip().lower())
+    if exact is not None:
+        return exact
+    said = words(framework)
+    alike = [stack for stack in _LISTED if words(stack.name) and words(stack.name) <= said]
+    if alike:
+        return max(alike, key=lambda stack: (len(words(stack.name)), -_releases(stack.name)))
+    return STACKS["maxtext"] if device.startswith("TPU") else DEFAULT
+
+
+def _releases(name: str) -> int:
+    """The digits of a release in a name."""
+    return sum(map(str.isdigit, name))

@@ -9,9 +9,10 @@ assumed, and its date. Here they are read back as they are written; nothing is p
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from meshwright.cost_models.collectives.curves import shipped
 from meshwright.cost_models.compute.gemm_table import shipped_rows
@@ -33,6 +34,8 @@ class Row:
     kind: str
     basis: str
     date: str
+    effect: str = ""
+    """The rows that it moves, and how far they are off with it and without."""
 
 
 def rows() -> Iterator[Row]:
@@ -42,7 +45,7 @@ def rows() -> Iterator[Row]:
         ("compute.json", read_json("compute.json")["constants"]),
     ):
         for name, one in table.items():
-            yield Row(file, name, one["value"], one["unit"], one["kind"], one["how"], one["date"])
+            yield Row(file, name, one["value"], one["unit"], one["kind"], one["how"], one["date"], _effect(one))
     for name, one in read_json("collectives.json")["fits"].items():
         yield Row("collectives.json", name, one["value"], one["unit"], "fitted", one["fitted_on"], one["date"])
     for file in ("memory.json", "host.json"):
@@ -53,6 +56,13 @@ def rows() -> Iterator[Row]:
                 of = table["sources"][source]
                 unit = "bytes" if name.endswith("_bytes") else "1"
                 yield Row(file, name, value, unit, of["kind"], of["document"], of["date"])
+
+
+def _effect(one: Mapping[str, Any]) -> str:
+    """What `benchmarks.fit_step --effects` found; empty where it looked at nothing."""
+    if "without" not in one:
+        return ""
+    return f"{one['rows']} rows: {one['error']:.1%}, {one['without']:.1%} without"
 
 
 def tables() -> Iterator[tuple[str, str, int]]:
@@ -74,10 +84,11 @@ def render() -> str:
         "",
         f"{len(found)} constants, {fitted} of them fitted:",
         "",
-        "| profile | name | value | unit | kind | fitted on, or why | date |",
-        "|---|---|---|---|---|---|---|",
+        "| profile | name | value | unit | kind | fitted on, or why | date | rows that it moves, and their error |",
+        "|---|---|---|---|---|---|---|---|",
         *(
-            f"| {row.file} | `{row.name}` | {row.value:.6g} | {row.unit} | {row.kind} | {row.basis} | {row.date} |"
+            f"| {row.file} | `{row.name}` | {row.value:.6g} | {row.unit} | {row.kind} | {row.basis} | {row.date} "
+            f"| {row.effect} |"
             for row in found
         ),
         "",

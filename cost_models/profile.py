@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from meshwright.cost_models.collectives.curves import Curves
 from meshwright.cost_models.compute.kernels import table_for
-from meshwright.cost_models.compute.profile import ComputeConstants, constants
+from meshwright.cost_models.compute.profile import ComputeConstants, constants, sustained_names
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import DTYPES, Device
 from meshwright.cost_models.hardware.devices import device as known
@@ -199,7 +199,7 @@ def calibrated(measured: Measured) -> Profile:
     """The profile of a machine that was measured. Kernels that no measurement is like keep the shipped laws, at the
     rates that were measured."""
     shipped = published()
-    shares = {field.name: 1.0 for field in fields(ComputeConstants) if field.name.startswith("sustained_")}
+    shares = dict.fromkeys(sustained_names(), 1.0)
     return Profile(
         name=measured.name,
         compute=replace(shipped.compute, hbm_efficiency=1.0, **shares),

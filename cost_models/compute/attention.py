@@ -5,7 +5,8 @@ and nothing else. Time per head is a s² + b s: the products, and what every row
 is linear in 1/s, and that is how measured points are joined (and carried on below the shortest; above the longest it
 stays). Two measurements of one point are averaged. Where a generation was measured on another architecture only, or
 reported as one figure, the shape of the nearest curve is scaled to that figure. Widths between measured ones are
-interpolated in 1/d, which is how the softmax's share falls; outside, by `narrow_heads`.
+interpolated in 1/d, which is how the softmax's share falls; outside, by `narrow_heads`. A width that is no multiple of
+`WIDTHS` is padded to one.
 
     forward_s  = visible share · flops / (peak · efficiency(s, d, causal)) · fill
     backward_s = visible share · flops · 5/4 / (peak · efficiency · attention_backward) · fill
@@ -29,6 +30,8 @@ from meshwright.cost_models.hardware.quantity import Kind
 
 BLOCK = 128
 """Queries, or keys, that a fused kernel works on at once."""
+WIDTHS = 32
+"""Widths of heads that fused kernels are made for are multiples of this (flash-attn, hdim32 to hdim256)."""
 UNFUSED = ("math", "megatron")
 DISPATCH = {
     "flash3": ("flash3", "blackwell", "flash2", "splash", "megatron"),
@@ -166,6 +169,11 @@ def shipped_curves() -> tuple[tuple[Curve, ...], tuple[Figure, ...]]:
         for one in table["attention_asymptotes"]
     )
     return curves, figures
+
+
+def filled(head_dim: int) -> float:
+    """The share of a fused kernel's work that is on a head, and not on what pads it."""
+    return head_dim / (-(-head_dim // WIDTHS) * WIDTHS)
 
 
 def visible_share(sq: int, sk: int, causal: bool, window: int) -> float:

@@ -30,10 +30,11 @@ from meshwright.cost_models.compute.attention import (
     BLOCK,
     UNFUSED,
     Curves,
+    filled,
     shipped_curves,
     visible_share,
 )
-from meshwright.cost_models.compute.gemm import Product, Rates, law_s, untiled_s
+from meshwright.cost_models.compute.gemm import VECTOR, Product, Rates, aligned, law_s, untiled_s
 from meshwright.cost_models.compute.gemm_table import Shape, Table, shipped_rows, table_of
 from meshwright.cost_models.compute.memory_bound import CAST_BYTES, SCALE_BYTES, cast_bytes, streamed_s
 from meshwright.cost_models.compute.profile import ComputeConstants, chip_of, constants
@@ -109,8 +110,9 @@ class Compute:
         "_curves",
         "_floor_s",
         "_prices",
-        "_sustained",
+        "_style",
         "_table",
+        "_vector_bytes",
         "attention",
         "bytes_per_s",
         "constants",
@@ -142,7 +144,8 @@ class Compute:
         self.measured, self.least = measured, least
         self.constants = values or constants()
         self._chip = chip_of(device)
-        self._sustained = self.constants.sustained(self._chip, style)
+        self._style = style
+        self._vector_bytes = 1 if self._chip.architecture == "tpu" else VECTOR
         self._curves = curves or Curves(*shipped_curves(), self.constants.narrow_heads)
         self._table = table or shipped_table(device, self.constants)
         self.attention = self._dispatched(attention)
@@ -207,7 +210,8 @@ class Compute:
             share, kind = self._chip.ceiling(name)
             in_bytes = WIDTH_BYTES[name] + SCALE_BYTES.get(kernel.dtype, 0.0)
             product = Product(together, m, n, k, in_bytes, max(2.0, WIDTH_BYTES[name]))
-            seconds = law_s(product, self._rates(peak.value * share * self._sustained))
+            lasting = self._sustained(name) * (self.constants.sustained_grouped if kernel.routed else 1.0)
+            seconds = law_s(product, self._rates(peak.value * share * lasting))
             found = seconds, weakest_kind("fitted", kind)
         each_s, kind = found
         cast = cast_bytes(kernel.dtype, kernel.work, groups, m, n, k)
@@ -242,6 +246,9 @@ class Compute:
         scale = self.measured.busy.scale
         return seconds * scale + cold_s, kind if scale == 1 and not cold_s else weakest_kind(kind, "fitted")
 
+    def _sustained(self, dtype: str) -> float:
+        return self.constants.sustained(self._chip, self._style, dtype)
+
     def _rates(self, flops_per_s: float) -> Rates:
         return Rates(
             flops_per_s=flops_per_s,
@@ -249,6 +256,7 @@ class Compute:
             units=self._chip.units,
             tile_penalty=self.constants.tile_penalty,
             floor_s=self._floor_s,
+            vector_bytes=self._vector_bytes,
         )
 
     def _attention(self, kernel: Kernel) -> Priced:
@@ -271,6 +279,7 @@ class Compute:
         )
         assert found is not None, "what is dispatched has a curve"
         efficiency, kind = found
+        efficiency *= filled(d_qk)
         share = visible_share(sq, sk, kernel.causal, kernel.window)
         if windowed:
             share = min(1.0, share * (reach + BLOCK) / reach)
@@ -309,6 +318,7 @@ class Compute:
         *_, sk, d_qk, d_v = _sizes(kernel, 7)
         causal = kernel.causal and not kernel.window and self.attention != "megatron"
         per_byte = self._curves.unfused(causal, sk) * ((d_qk + d_v) / 2 / BLOCK) * (2.0 / WIDTH_BYTES[name])
+        per_byte *= aligned(d_qk, WIDTH_BYTES[name], self._vector_bytes)
         share = visible_share(sk, sk, True, 0) if causal else 1.0
         peak = self.device.peak(name)
         ceiling, _ = self._chip.ceiling(name)
@@ -320,7 +330,7 @@ class Compute:
         name = PEAK_OF.get(kernel.dtype, kernel.dtype)
         peak = self.device.peak(name)
         share, kind = self._chip.ceiling(name)
-        rate = peak.value * share * self._sustained
+        rate = peak.value * share * self._sustained(name)
         seconds = max(kernel.flops / rate, kernel.nbytes / self.bytes_per_s) + self._floor_s
         return Priced(seconds, weakest_kind("fitted", kind), kernel.flops / (seconds * peak.value))
 

@@ -22,6 +22,8 @@ from meshwright.ir.errors import BadQuantity
 
 SUSTAINED = {"hopper": "hopper", "cdna3": "hopper", "cdna4": "hopper", "blackwell": "blackwell", "tpu": "tpu"}
 """Whose sustained share an architecture takes, where it is not that of Ampere: parts of one power density."""
+BITS = {"fp8": "8", "nvfp4": "4", "mxfp4": "4"}
+"""Dtypes that have a sustained share of their own where one is known: fewer bits take less power for a product."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +43,17 @@ class ComputeConstants:
     """The same on a TPU, where kernels of one program follow each other without a launch."""
     sustained_ampere: float
     sustained_hopper: float
+    sustained_hopper_8: float
     sustained_blackwell: float
+    sustained_blackwell_8: float
+    sustained_blackwell_4: float
     sustained_tpu: float
-    """Share of the best isolated matmul that matmuls inside a training step reach, by architecture (see `SUSTAINED`):
-    power limits, clocks, real data, cold caches, time between kernels."""
+    """Share of the best isolated matmul that matmuls inside a training step reach, by architecture (see `SUSTAINED`)
+    and bits of an operand (16 or more, 8, 4): power limits, clocks, real data, cold caches, time between kernels."""
+    sustained_ultra: float
+    """The same of chips that are given more power, beside the first ones of their architecture: GB300 and B300."""
+    sustained_grouped: float
+    """The same once more of products of experts: of unlike numbers of rows, and one after the other."""
     sustained_untuned: float
     """The same once more on Hopper and later for stacks without kernels tuned to them: plain torch, eager or
     compiled."""
@@ -57,10 +66,10 @@ class ComputeConstants:
     compiled_host_s: float
 
     def __post_init__(self) -> None:
-        sustained = (self.sustained_ampere, self.sustained_hopper, self.sustained_blackwell, self.sustained_tpu)
-        shares = (self.hbm_efficiency, self.attention_backward, self.sustained_untuned, *sustained)
+        sustained = [getattr(self, name) for name in sustained_names() if name != "sustained_ultra"]
+        shares = (self.hbm_efficiency, self.attention_backward, *sustained)
         times = (self.kernel_floor_s, self.xla_floor_s, self.host_s, self.compiled_host_s)
-        rest = (self.tile_penalty, self.narrow_heads, *times)
+        rest = (self.tile_penalty, self.narrow_heads, self.sustained_ultra, *times)
         if not all(0 < share <= 1 for share in shares) or min(rest) < 0:
             raise BadQuantity(
                 place="the constants of compute",
@@ -68,15 +77,19 @@ class ComputeConstants:
                 fix="give shares in (0, 1], and nothing negative",
             )
 
-    def sustained(self, chip: Chip, style: str) -> float:
+    def sustained(self, chip: Chip, style: str, dtype: str) -> float:
+        """The share of a chip's ceiling at which products of a dtype run for minutes on end."""
         family = SUSTAINED.get(chip.architecture, "ampere")
         share: float = getattr(self, f"sustained_{family}")
+        share = getattr(self, f"sustained_{family}_{BITS.get(dtype, '16')}", share)
+        if chip.ultra:
+            share = min(1.0, share * self.sustained_ultra)
         untuned = family in ("hopper", "blackwell") and style in ("eager", "compiled")
         return share * self.sustained_untuned if untuned else share
 
     def isolated(self) -> ComputeConstants:
         """The constants for products by themselves, as benchmarks of kernels run them."""
-        return replace(self, **{field.name: 1.0 for field in fields(self) if field.name.startswith("sustained_")})
+        return replace(self, **dict.fromkeys(sustained_names(), 1.0))
 
     def floor_s(self, chip: Chip) -> float:
         return self.xla_floor_s if chip.architecture == "tpu" else self.kernel_floor_s
@@ -87,18 +100,25 @@ class Chip:
     """A device as its matmuls and attention kernels see it.
 
     `ceilings`: the share of the peak of a dtype (`bf16`, `fp8`), its kind; `usual`: the same for any other dtype.
+    `ultra`: it is given more power than the first ones of its architecture.
     """
 
     units: int
     architecture: str
     ceilings: tuple[tuple[str, float, Kind], ...]
     usual: tuple[float, Kind]
+    ultra: bool = False
 
     def ceiling(self, dtype: str) -> tuple[float, Kind]:
         """The share of the peak that a dtype can reach; bf16 and fp16 run at one rate, so that either speaks for the
         other."""
         alike = ("bf16", "fp16") if dtype in ("bf16", "fp16") else (dtype,)
         return next(((share, kind) for name, share, kind in self.ceilings if name in alike), self.usual)
+
+
+def sustained_names() -> tuple[str, ...]:
+    """The constants that say what lasts."""
+    return tuple(field.name for field in fields(ComputeConstants) if field.name.startswith("sustained_"))
 
 
 def constants() -> ComputeConstants:
@@ -117,7 +137,7 @@ def chip_of(device: Device) -> Chip:
     if entry is None:
         return Chip(1, "", (), usual)
     ceilings = tuple((name, float(top), sources[of]["kind"]) for name, (top, of) in entry["ceilings"].items())
-    return Chip(entry["units"], entry["architecture"], ceilings, usual)
+    return Chip(entry["units"], entry["architecture"], ceilings, usual, entry.get("ultra", False))
 
 
 @cache

@@ -141,6 +141,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         blocks=blocks_of(decisions, fold),
         notes=(
             *_idle(solved),
+            *_unsure(solved, best),
             *_refinements(solved),
             *solved.notes,
             *ask.notes,
@@ -250,6 +251,17 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
                 differences=(),
                 lost=search.unpriced[name],
             )
+
+
+def _unsure(solved: Solved, best: Found) -> Iterator[str]:
+    """A note where the plan is faster than what a person would write by less than the prediction is sure of."""
+    usual = [(found.step_s, name) for name, found in solved.search.baselines.items() if found.fits]
+    step_s, name = min(usual, default=(0.0, ""))
+    if best.step_s < step_s <= best.prediction.step_time_high_s and step_s > (1 + TOLD) * best.step_s:
+        yield (
+            f"{name} takes {step_s / best.step_s - 1:.0%} longer by this count, which is inside the interval of the "
+            "step time: measure both"
+        )
 
 
 def _code(solved: Solved, found: Found) -> str:

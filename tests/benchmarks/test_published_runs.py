@@ -48,16 +48,30 @@ def test_scores(tables: tuple[Path, Path]) -> None:
     overall = found["overall"]
     assert (overall["rows"], overall["priced"], overall["skipped"], overall["skipped_timed"]) == (5, 3, 2, 2)
     assert found["by_source"]["log"]["rows"] == 4
-    assert overall["mape"] == overall["bias"] == pytest.approx((0.2 + 0.36 + 0.2) / 3)
+    assert overall["mape"] == overall["bias"] == pytest.approx(0.2)
     plain, blank, uneven, unpriced, open_zero = found["rows"]
     assert (plain["predicted_s"], plain["predicted_low_s"], plain["predicted_high_s"]) == (3.0, 3.0, 3.0)
-    assert (blank["predicted_s"], blank["predicted_low_s"], blank["predicted_high_s"]) == pytest.approx((3.4, 3.0, 3.8))
+    assert (blank["predicted_s"], blank["predicted_low_s"], blank["predicted_high_s"]) == pytest.approx((3.0, 3.0, 3.8))
     assert blank["memory_error"] == pytest.approx(-0.5)
     assert "does not divide" in uneven["skipped"]
     assert "it is an A100" in unpriced["skipped"]
     assert open_zero["predicted_s"] == 3.0
     assert found["splits"]["recompute_blank"]["timed"] == 1
     assert found["splits"]["moe"]["mape"] is None
+
+
+def test_a_blank_recomputation_is_the_least_that_fits(tmp_path: Path) -> None:
+    tables = table(tmp_path / "runs.csv", [ROW | {"recompute": ""}]), table(tmp_path / "models.csv", [MODEL])
+
+    def recomputed(run: Run) -> Priced:
+        kind = run.recompute.kind
+        return Priced(step_time_s=2.0 * FACTORS[kind], peak_bytes=FACTORS[kind], fits=kind == fitting)
+
+    for fitting in ("none", "selective", "full"):
+        (row,) = Scores.of(read_and_score(*tables, recomputed)).scored
+        assert row.step_time_s == pytest.approx(2.0 * FACTORS[fitting])
+        assert row.peak_bytes == FACTORS[fitting]
+        assert (row.low_s, row.high_s) == pytest.approx((2.0 * FACTORS["none"], 2.0 * FACTORS["full"]))
 
 
 def test_a_run_that_never_fits_is_priced_at_the_highest_stage(tmp_path: Path) -> None:

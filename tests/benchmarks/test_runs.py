@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from benchmarks.cells import Recompute, Zero, nic_of, options_of, recompute_of, zero_of
 from benchmarks.models import model_of, read_models
-from benchmarks.price import workload_of
+from benchmarks.price import degrees_of, stack_of_run, workload_of
 from benchmarks.reading import read_row, read_runs
 from benchmarks.runs import Run, Skipped, readings, stage_layers, zero_stages
 from benchmarks.stacks import STACKS, Stack, stack_of
+from meshwright.cost_models.compute.kernels import Compute
+from meshwright.cost_models.hardware.devices import device
 from tests.benchmarks.rows import MODEL, ROW, table
 
 MODELS = {MODEL["model"]: model_of(MODEL)}
@@ -323,9 +325,65 @@ def test_moments_are_as_wide_as_the_recipe_of_the_model_has_them(tmp_path: Path)
     assert workload_of(run(tmp_path, shape=known, **known)).optimizer == "adamw"
 
 
+@pytest.mark.parametrize(
+    ("framework", "stack"),
+    [
+        ("nemo_mlperf", "nemo"),
+        ("NeMo 25.04", "nemo"),
+        ("nemo_24.07", "nemo_24.07"),
+        ("deepspeed_3d_megatron1.1.5", "megatron_deepspeed"),
+        ("megatron-lm", "megatron_lm"),
+        ("Megatron-Core 0.12", "megatron_core_0.8"),
+        ("torchtitan+float8", "torchtitan"),
+        ("pytorch_fsdp", "fsdp"),
+        ("nemotron", "unknown"),
+    ],
+)
+def test_a_framework_is_read_by_its_words(tmp_path: Path, framework: str, stack: str) -> None:
+    assert stack_of(framework).name == stack
+    said = [one for one in run(tmp_path, framework=framework).readings if one.startswith("framework")]
+    assert bool(said) == (framework != stack)
+
+
+def test_unknown_frameworks_take_the_attention_of_the_device() -> None:
+    """The kernels that libraries take there, not those of the generation before."""
+    unknown = stack_of("something new").attention
+    ran = {gpu: Compute(device(gpu), attention=unknown).attention for gpu in ("A100", "H100", "B200")}
+    assert ran == {"A100": "flash2", "H100": "flash3", "B200": "blackwell"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "layers"),
+    [
+        ("layer_partition=[0/8]", ()),  # not two stages
+        ("layer_partition=[0/1/8];other=2", (1, 7)),
+        ("layer_partition=[0/6/14]", (3, 5)),  # six modules are no layers, three before
+        ("layer_partition=[0/1/3]", ()),  # a layer is missing
+    ],
+)
+def test_a_stated_partition_is_run(tmp_path: Path, notes: str, layers: tuple[int, ...]) -> None:
+    found = run(tmp_path, notes=notes)
+    assert found.partition == layers
+    assert degrees_of(found).stage_blocks == (layers or (4, 4))
+    assert any("partition" in one for one in found.readings) == (not layers)
+
+
+def test_in_pipelines_torchtitan_gathers_once(tmp_path: Path) -> None:
+    fsdp = {"framework": "torchtitan", "zero": "fsdp2"}
+    assert not run(tmp_path, **fsdp).zero.regather
+    assert run(tmp_path, **fsdp, pp="1", dp="8").zero.regather
+    assert run(tmp_path, **(fsdp | {"framework": "fsdp"})).zero.regather
+
+
+def test_asynchronous_tensor_parallelism_is_hidden(tmp_path: Path) -> None:
+    for notes, hidden in (("asyncTP compile", True), ("async_tp", True), ("compile", False)):
+        assert ("tensor" in stack_of_run(run(tmp_path, framework="torchtitan", notes=notes)).hides) == hidden
+
+
 def test_stacks() -> None:
     assert stack_of("Megatron_Bridge ").name == "megatron_bridge"
     assert stack_of("something new").name == "unknown"
+    assert stack_of("something new", "TPU-v5p").style == "xla"
     for changes in ({"style": "fast"}, {"grad_bytes": 3}, {"reason": ""}):
         given_ = {
             "style": "eager",
@@ -339,3 +397,36 @@ def test_stacks() -> None:
     for wrong in ({"kind": "twice"}, {"kind": "full", "layers": -1}):
         with pytest.raises(ValueError, match="recompute"):
             Recompute(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "pools"),
+    [
+        ("mixed:V100-16G+T4", [("V100-16G", 2), ("T4", 2)]),
+        ("1xV100-16G + 3xT4", [("V100-16G", 1), ("T4", 3)]),
+        ("T4", [("T4", 4)]),
+    ],
+)
+def test_unlike_devices_are_pools_of_a_cluster(tmp_path: Path, gpu: str, pools: list[tuple[str, int]]) -> None:
+    found = run(tmp_path, gpu=gpu, gpus_per_node="4", precision="fp16", interconnect="4x25g_eth")
+    assert [(pool.name, pool.hosts) for pool in found.cluster.pools] == pools
+    assert found.cluster.ranks == 16
+    assert [link.rate.value for link in found.cluster.links] == [min(hosts for _, hosts in pools) * 100.0] * (
+        len(pools) - 1
+    )
+
+
+def test_hosts_that_kinds_of_device_do_not_share_are_refused(tmp_path: Path) -> None:
+    found = outcome(tmp_path, gpu="mixed:V100+T4+L4", gpus_per_node="4")
+    assert isinstance(found, Skipped)
+    assert found.reason == "4 hosts are not shared by 3 kinds of device alike"
+    unknown = outcome(tmp_path, gpu="mixed:V100+X9")
+    assert isinstance(unknown, Skipped)
+    assert unknown.reason == "device 'X9' is unknown"
+
+
+def test_a_blank_stage_of_zero_is_that_of_the_recipes(tmp_path: Path) -> None:
+    found = run(tmp_path, framework="nemo", zero="")
+    assert (found.zero, found.zero_open) == (Zero(stage=1), False)
+    assert "ZeRO: 1, as in recipes of nemo" in found.readings
+    assert run(tmp_path, framework="megatron_lm", zero="").zero_open

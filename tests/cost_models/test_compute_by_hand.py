@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.cost_models.compute.attention import Curve, Curves, Figure, visible_share
-from meshwright.cost_models.compute.gemm import Product, Rates, law_s
+from meshwright.cost_models.compute.attention import Curve, Curves, Figure, filled, visible_share
+from meshwright.cost_models.compute.gemm import VECTOR, Product, Rates, aligned, law_s
 from meshwright.cost_models.compute.gemm_table import shipped_rows
 from meshwright.cost_models.compute.kernels import Compute, Kernel, Priced, shipped_table, table_for
 from meshwright.cost_models.compute.profile import chip_of, constants
@@ -303,6 +303,18 @@ def test_waves_of_tiles(groups: int, m: int, n: int, seconds: float) -> None:
     assert found == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(
+    ("elements", "width", "share"),
+    [(64, 2.0, 1.0), (8, 2.0, 1.0), (108, 2.0, 0.5**0.5), (2, 2.0, 0.5), (50257, 2.0, 0.125**0.5)],
+)
+def test_rows_that_are_no_whole_vectors_slow_a_product(elements: int, width: float, share: float) -> None:
+    assert aligned(elements, width, VECTOR) == share
+    assert aligned(elements, width, 1) == 1.0
+    beside = [law_s(Product(1, 256, 64, k, width, 16.0), UNIT) for k in (elements, -(-elements // 64) * 64)]
+    assert beside[1] == pytest.approx(beside[0] * share)
+    assert Product(1, 256, elements, 64, 16.0, width).aligned(VECTOR) == share
+
+
 # Curves --------------------------------------------------------------------------------------------------------------
 
 
@@ -396,9 +408,31 @@ def test_chips() -> None:
     assert (unknown.units, unknown.architecture, unknown.ceilings) == (1, "", ())
     assert chip_of(replace(device("H100"), name="mine", like="H100-80G")) == chip
     values = replace(constants(), sustained_hopper=0.5, sustained_ampere=0.25, sustained_untuned=0.5)
-    assert [values.sustained(chip, style) for style in ("fused", "eager", "compiled")] == [0.5, 0.25, 0.25]
-    assert values.sustained(chip_of(device("A100")), "eager") == 0.25
+    assert [values.sustained(chip, style, "bf16") for style in ("fused", "eager", "compiled")] == [0.5, 0.25, 0.25]
+    assert values.sustained(chip_of(device("A100")), "eager", "bf16") == 0.25
     assert values.floor_s(chip_of(device("TPU-v5p"))) == values.xla_floor_s
     assert values.floor_s(chip) == values.kernel_floor_s
     isolated = values.isolated()
-    assert (isolated.sustained(chip, "eager"), isolated.host_s) == (1.0, values.host_s)
+    assert (isolated.sustained(chip, "eager", "bf16"), isolated.host_s) == (1.0, values.host_s)
+
+
+def test_what_lasts_depends_on_bits_and_power() -> None:
+    """Shares of one architecture by the bits of an operand, and more of each where a chip is given more power."""
+    shares = {"sustained_blackwell": 0.5, "sustained_blackwell_8": 0.6, "sustained_blackwell_4": 0.4}
+    values = replace(constants(), **shares, sustained_ultra=1.5, sustained_ampere=0.3)
+    first, more = chip_of(device("B200")), chip_of(device("GB300"))
+    assert [values.sustained(first, "fused", dtype) for dtype in ("bf16", "fp8", "nvfp4")] == [0.5, 0.6, 0.4]
+    assert [values.sustained(more, "fused", dtype) for dtype in ("bf16", "fp8", "nvfp4")] == pytest.approx(
+        [0.75, 0.9, 0.6]
+    )
+    assert values.sustained(chip_of(device("A100")), "fused", "fp8") == 0.3
+    assert replace(values, sustained_ultra=9.0).sustained(more, "fused", "bf16") == 1.0
+
+
+def test_heads_are_padded_to_what_kernels_are_made_for() -> None:
+    assert [filled(width) for width in (32, 64, 108, 128, 160)] == [1.0, 1.0, 108 / 128, 1.0, 1.0]
+    odd, even = (
+        compute().seconds(attention(flops=1e12 * width, shape=(2, 132, 132, 1024, 1024, width, width)))
+        for width in (144, 160)
+    )
+    assert odd.seconds == pytest.approx(even.seconds)  # as many products

@@ -339,3 +339,24 @@ def test_another_recipe_is_said_and_one_micro_batch_needs_no_care(monkeypatch: p
     assert made.bounds.truncated == ("fewer ranks",)
     assert made.baselines == ()
     assert [(one.config, one.lost) for one in made.alternatives] == [(BEST.config, "as fast")]
+
+
+@pytest.mark.parametrize(
+    ("pins", "step_s", "lacks", "told"),
+    [
+        ("dp=8", 2.1, -1.0, True),
+        ("dp=8", 2.001, -1.0, False),  # not worth a word
+        ("dp=8", 4.0, -1.0, False),  # beyond the interval
+        ("dp=8", 2.1, 1.0, False),  # does not fit
+        ("dp=8", 1.9, -1.0, False),  # faster
+    ],
+)
+def test_a_win_inside_the_interval_is_called_that(pins: str, step_s: float, lacks: float, told: bool) -> None:
+    best = replace(BEST, prediction=replace(BEST.prediction, step_time_low_s=1.7, step_time_high_s=2.4))
+    usual = {"megatron": found(pins, step_s, lacks), "fsdp": found("dp=8,zero=3", 9.0)}
+    notes = list(report._unsure(solved(baselines=usual), best))
+    assert notes == (
+        ["megatron takes 5% longer by this count, which is inside the interval of the step time: measure both"]
+        if told
+        else []
+    )
