@@ -63,6 +63,8 @@ CONSTANTS: Mapping[str, tuple[float, float]] = {
 
 STEP = 0.04
 """Of a finite difference, as a share of the range."""
+NO_SLOPE = 1e-9
+"""Rows with less do not depend on a constant."""
 FLOOR = 0.03
 """Errors below this weigh alike: what rows are rounded to."""
 RIDGE = 0.003
@@ -157,7 +159,7 @@ def without_a_word(moves: Floats, slopes: Floats, start: Profile) -> Floats:
     """The moves, but of constants that no run depends on to where their likes are in the mean, else to the middle of
     their range: where they stand now, runs put them that are left out. Alike are those whose names begin with the most
     words in common."""
-    known = [bool(column.any()) for column in slopes.T]
+    known = [bool((np.abs(column) > NO_SLOPE).any()) for column in slopes.T]
     spans = {name: (value_of(start, name), high - low) for name, (low, high) in CONSTANTS.items()}
     ends = {
         name: at + move * span for (name, (at, span)), move, one in zip(spans.items(), moves, known, strict=True) if one
