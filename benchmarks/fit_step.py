@@ -13,7 +13,8 @@ differences, are taken at the constants that are shipped. Then
 
 by iteratively reweighted least squares, kept inside the ranges, and once more from there. w_i is 1/sqrt(rows of the
 source), halved for runs whose recomputation is blank, and again for mixtures of experts (their replicates differ by
-five times as much). A source that is left out is left out of the sum; its slopes are not looked at.
+five times as much). A run that is left out is left out of the sum; its slopes are not looked at, and a constant that no
+other run depends on forgets what it was (`without_a_word`).
 
 `--effects` fits nothing: it says of every constant how many rows it moves, and how far these are off with it and
 without (`WITHOUT`).
@@ -28,8 +29,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from itertools import takewhile
 from math import log
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -73,6 +76,8 @@ WITHOUT: Mapping[str, float] = {name: 1.0 if name.startswith("sustained") else 0
 
 STEP = 0.04
 """Of a finite difference, as a share of the range."""
+NO_SLOPE = 1e-9
+"""Rows with less do not depend on a constant."""
 FLOOR = 0.03
 """Errors below this weigh alike: what rows are rounded to."""
 RIDGE = 0.003
@@ -111,9 +116,9 @@ class Fitter:
     def __call__(self, rows: Sequence[Run], start: Profile) -> Profile:
         """The start, moved to where these rows want it."""
         known = [self.known[run.row] for run in rows if run.row in self.known]
-        errors = np.array([one.error for one in known])
-        moves = solved(errors, np.array([one.by_constant for one in known]), weights([one.run for one in known]), start)
-        return moved(start, moves)
+        errors, slopes = np.array([one.error for one in known]), np.array([one.by_constant for one in known])
+        moves = solved(errors, slopes, weights([one.run for one in known]), start)
+        return moved(start, without_a_word(moves, slopes, start))
 
 
 def slopes_of(runs: Sequence[Run], *, start: Profile) -> list[Slopes]:
@@ -199,6 +204,29 @@ def solved(errors: Floats, slopes: Floats, weight: Floats, start: Profile) -> Fl
         wanted = np.linalg.solve(gram, -(slopes * each[:, None]).T @ errors)
         moves = np.clip(wanted, np.maximum(lowest, -FARTHEST), np.minimum(highest, FARTHEST))
     return moves
+
+
+def without_a_word(moves: Floats, slopes: Floats, start: Profile) -> Floats:
+    """The moves, but of constants that no run depends on to where their likes are in the mean, else to the middle of
+    their range: where they stand now, runs put them that are left out. Alike are those whose names begin with the most
+    words in common."""
+    known = [bool((np.abs(column) > NO_SLOPE).any()) for column in slopes.T]
+    spans = {name: (value_of(start, name), high - low) for name, (low, high) in CONSTANTS.items()}
+    ends = {
+        name: at + move * span for (name, (at, span)), move, one in zip(spans.items(), moves, known, strict=True) if one
+    }
+    for index, (name, (at, span)) in enumerate(spans.items()):
+        if not known[index]:
+            common = {other: _words_in_common(name, other) for other in ends}
+            most = max(common.values(), default=0)
+            likes = [end for other, end in ends.items() if common[other] == most]
+            moves[index] = ((fmean(likes) if most else fmean(CONSTANTS[name])) - at) / span
+    return moves
+
+
+def _words_in_common(one: str, other: str) -> int:
+    pairs = zip(one.split("_"), other.split("_"), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def value_of(profile: Profile, name: str) -> float:

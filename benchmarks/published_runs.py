@@ -11,9 +11,9 @@ The JSON: `overall` and `by_source` ({rows, priced, skipped} and the fields of `
 moe, moe_believed, recompute_stated, recompute_blank, pretrain, tuned), `memory` (by source: what its figures count, and
 the error), `false_fits` and `false_ooms`, `rows` (one for each row of the table), `contradictions`
 (`benchmarks.contradictions`, for mixtures and dense models, and the groups of rows), `suspects`, and `doubts` (rows
-that we believe wrong, and why: they are scored all the same). With `--leave-one-out` also `leave_one_out`: the
-constants of a step are fitted anew for each source, on all the others, and its rows are priced under them. All errors
-are fractions. Progress goes to stderr.
+that we believe wrong, and why: they are scored all the same). With `--leave-out KIND` (one or several) also
+`left_out`, by kind: the constants of a step are fitted anew without each source, device, scale and so on, and its rows
+are priced under them (`left_out`). All errors are fractions. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from typing import Any
 from benchmarks.contradictions import contradicted, summary
 from benchmarks.doubts import believed, doubted
 from benchmarks.fit_step import Fitter
+from benchmarks.left_out import KINDS, LeftOut, folds_of, leave_out, told
+from benchmarks.left_out import summary as summary_of
 from benchmarks.price import Pricer
 from benchmarks.runs import Run, Skipped
 from benchmarks.scores import Scored, Statistics, statistics, suspects
-from benchmarks.scoring import Fit, Price, leave_one_out, read_and_score
+from benchmarks.scoring import Fit, Price, read_and_score
 from meshwright.cost_models.profile import published
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -55,7 +57,7 @@ class Scores:
         scored = tuple(row for row in rows if isinstance(row, Scored))
         return Scores(scored, tuple(row for row in rows if isinstance(row, Skipped)))
 
-    def to_json(self, left_out: Sequence[Scored] | None = None) -> dict[str, Any]:
+    def to_json(self, left_out: Sequence[LeftOut] = ()) -> dict[str, Any]:
         sources = dict.fromkeys((*(row.run.source for row in self.scored), *(row.source for row in self.skipped)))
         found: dict[str, Any] = {
             "overall": _summary(self.scored, self.skipped),
@@ -75,7 +77,7 @@ class Scores:
             "suspects": [{"row": row.run.row, "why": why} for row, why in suspects(self.scored)],
             "doubts": [{"row": run.row, "why": why} for run, why in doubted(row.run for row in self.scored)],
         }
-        return found if left_out is None else found | {"leave_one_out": _left_out(left_out)}
+        return found | {"left_out": summary_of(left_out, _PARTS)} if left_out else found
 
     def memory(self) -> dict[str, Any]:
         """Of every source that publishes memory: what its figures count, and how far we are from them."""
@@ -130,21 +132,6 @@ def _summary(scored: Sequence[Scored], skipped: Sequence[Skipped]) -> dict[str, 
     """`timed` counts those of the priced that have a step time, `skipped_timed` those of the skipped."""
     counts = {"rows": len(scored) + len(skipped), "priced": len(scored), "skipped": len(skipped)}
     return {**counts, "skipped_timed": sum(row.timed for row in skipped), **asdict(statistics(scored))}
-
-
-def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
-    sources = dict.fromkeys(row.run.source for row in rows)
-    by_source = {source: statistics([row for row in rows if row.run.source == source]) for source in sources}
-    whole = statistics(rows)
-    return {
-        **{key: getattr(whole, key) for key in _LEFT_OUT},
-        "by_source": {source: {key: getattr(one, key) for key in _OF_ONE} for source, one in by_source.items()},
-        "splits": {name: {key: getattr(one, key) for key in _LEFT_OUT} for name, one in splits(rows, _PARTS).items()},
-    }
-
-
-_OF_ONE = ("timed", "mape", "bias", "p50", "p90")
-_LEFT_OUT = ("macro_mape", *_OF_ONE)
 
 
 def _false_oom(row: Scored) -> dict[str, Any]:
@@ -219,8 +206,7 @@ def report(scores: Scores, found: Mapping[str, Any]) -> str:
         f"at most {_percent(part['max'])}, bias {_percent(part['bias'])}"
         for source, part in found["memory"].items()
     ]
-    if "leave_one_out" in found:
-        lines.append(_left_out_line(found["leave_one_out"]))
+    lines += told(found["left_out"]) if "left_out" in found else []
     reasons = Counter(row.reason for row in scores.skipped)
     lines += [f"skipped {count:4}: {reason}" for reason, count in reasons.most_common()]
     lines += [
@@ -233,13 +219,6 @@ def report(scores: Scores, found: Mapping[str, Any]) -> str:
     ]
     lines += [f"{word} row {one['row']}: {one['why']}" for word in ("suspect", "doubt") for one in found[f"{word}s"]]
     return "\n".join(lines)
-
-
-def _left_out_line(part: Mapping[str, Any]) -> str:
-    return (
-        f"each source by constants fitted on the others: mean of the sources {_percent(part['macro_mape'])}, "
-        f"p90 {_percent(part['p90'])}, bias {_percent(part['bias'])}"
-    )
 
 
 def _line(name: str, part: Mapping[str, Any]) -> str:
@@ -270,20 +249,28 @@ def run_command(argv: Sequence[str], price: Price, fit: FitFor = fitted) -> int:
     parser.add_argument("--runs", type=Path, default=DATA / "training_runs.csv", help="table of runs")
     parser.add_argument("--models", type=Path, default=DATA / "models.csv", help="table of models")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--leave-one-out", action="store_true", help="fit anew without each source, and price it so")
+    parser.add_argument(
+        "--leave-out",
+        nargs="+",
+        choices=KINDS,
+        default=(),
+        metavar="KIND",
+        help=f"fit anew without each of a kind, and price it so: {', '.join(KINDS)}",
+    )
     parser.add_argument("--processes", type=int, default=PROCESSES, help=f"processes that price ({PROCESSES})")
     given = parser.parse_args(argv)
     for path in (given.runs, given.models):
         if not path.is_file():
             parser.error(f"there is no file {path}")
-    # Programs that the parent builds are there in the processes that leave sources out.
-    processes = 1 if given.leave_one_out else given.processes
+    # Programs that the parent builds are there in the processes that leave rows out.
+    processes = 1 if given.leave_out else given.processes
     scores = Scores.of(read_and_score(given.runs, given.models, price, processes=processes, progress=_told("rows")))
-    left_out = None
-    if given.leave_one_out:
-        fitter = fit([row.run for row in scores.scored], given.processes)
-        left_out = leave_one_out(
-            scores.scored, fitter, published(), Pricer, processes=given.processes, progress=_told("sources left out")
+    left_out: list[LeftOut] = []
+    if given.leave_out:
+        runs = [row.run for row in scores.scored]
+        folds, fitter = folds_of(given.leave_out, runs), fit(runs, given.processes)
+        left_out = leave_out(
+            folds, fitter, published(), Pricer, processes=given.processes, progress=_told("folds left out")
         )
     found = scores.to_json(left_out)
     print(json.dumps(found, indent=1) if given.json else report(scores, found))

@@ -38,12 +38,12 @@ class Fit(Protocol):
     def __call__(self, rows: Sequence[Run], start: Profile) -> Profile: ...
 
 
-def _silent(done: int, of: int) -> None:
+def silent(done: int, of: int) -> None:
     """Nobody is told."""
 
 
 def read_and_score(
-    runs_csv: Path, models_csv: Path, price: Price, *, processes: int = 1, progress: Progress = _silent
+    runs_csv: Path, models_csv: Path, price: Price, *, processes: int = 1, progress: Progress = silent
 ) -> tuple[Scored | Skipped, ...]:
     """Both tables, read and scored under a price: one entry for each row, in order."""
     rows = read_runs(runs_csv, read_models(models_csv))
@@ -102,36 +102,6 @@ def _lowest_that_fits(run: Run, price: Price) -> Priced:
         if priced.fits:
             return priced
     return priced
-
-
-def leave_one_out(
-    scored: Sequence[Scored],
-    fit: Fit,
-    start: Profile,
-    price_under: Callable[[Profile], Price],
-    *,
-    processes: int = 1,
-    progress: Progress = _silent,
-) -> list[Scored]:
-    """Every run with a time, priced under the constants fitted on the runs of all other sources.
-
-    Sources are spread over processes. Programs that were built before are not built again.
-    """
-    runs = [row.run for row in scored if row.run.step_time_s is not None]
-    sources = list(dict.fromkeys(run.source for run in runs))
-    left_out = partial(_left_out, runs=runs, fit=fit, start=start, price_under=price_under)
-    found: list[Scored] = []
-    for done, rows in enumerate(spread(sources, left_out, processes), 1):
-        found += rows
-        progress(done, len(sources))
-    return sorted(found, key=lambda row: row.run.row)
-
-
-def _left_out(
-    source: str, *, runs: Sequence[Run], fit: Fit, start: Profile, price_under: Callable[[Profile], Price]
-) -> list[Scored]:
-    price = price_under(fit([run for run in runs if run.source != source], start))
-    return [score_run(run, price) for run in runs if run.source == source]
 
 
 def spread(tasks: Sequence[Task], work: Callable[[Task], Result], processes: int) -> Iterable[Result]:

@@ -10,6 +10,7 @@
 | `measured/` | what a calibration found on one machine |
 | `ledger/` | what one run of a body asks of a device and of its wires, before any price |
 | `memory/` | what a rank holds at its fullest instant |
+| `intervals/` | how far a step may be from its price, by what constants were fitted on |
 | `schedule` | the event simulator of pipelines |
 | `cost`, `prices`, `step` | phases priced, prices remembered, bodies made stages and the stages a step |
 | `overlap` | what runs beside what |

@@ -18,6 +18,7 @@ from meshwright.cost_models.collectives.curves import shipped
 from meshwright.cost_models.compute.gemm_table import shipped_rows
 from meshwright.cost_models.compute.profile import read_json
 from meshwright.cost_models.hardware.devices import devices
+from meshwright.cost_models.intervals.widths import PREFIX
 
 BEGIN = "<!-- constants: python -m meshwright.cost_models.constants docs/prices.md -->"
 END = "<!-- end of constants -->"
@@ -39,13 +40,14 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """Every constant of the profiles, in their order."""
+    """Every constant of the profiles, in their order. What fitted runs had (`seen`) is no number of a price."""
     for file, table in (
         ("step.json", read_json("step.json")),
         ("compute.json", read_json("compute.json")["constants"]),
     ):
         for name, one in table.items():
-            yield Row(file, name, one["value"], one["unit"], one["kind"], one["how"], one["date"], _effect(one))
+            if name != "seen":
+                yield Row(file, name, one["value"], one["unit"], one["kind"], one["how"], one["date"], _effect(one))
     for name, one in read_json("collectives.json")["fits"].items():
         yield Row("collectives.json", name, one["value"], one["unit"], "fitted", one["fitted_on"], one["date"])
     for file in ("memory.json", "host.json"):
@@ -78,11 +80,12 @@ def tables() -> Iterator[tuple[str, str, int]]:
 def render() -> str:
     """The table, between its marks in the page."""
     found = list(rows())
-    fitted = sum(row.kind == "fitted" for row in found)
+    fitted = sum(row.kind == "fitted" and not row.name.startswith(PREFIX) for row in found)
+    widths = sum(row.name.startswith(PREFIX) for row in found)
     lines = [
         BEGIN,
         "",
-        f"{len(found)} constants, {fitted} of them fitted:",
+        f"{len(found) - widths} constants of prices, {fitted} of them fitted, and {widths} widths of intervals:",
         "",
         "| profile | name | value | unit | kind | fitted on, or why | date | rows that it moves, and their error |",
         "|---|---|---|---|---|---|---|---|",

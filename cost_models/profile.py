@@ -23,6 +23,8 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import DTYPES, Device
 from meshwright.cost_models.hardware.devices import device as known
 from meshwright.cost_models.hardware.quantity import Kind, Quantity
+from meshwright.cost_models.intervals.seen import Case, Seen
+from meshwright.cost_models.intervals.widths import Intervals, Widths
 from meshwright.cost_models.measured.file import measured_text
 from meshwright.cost_models.measured.measured import (
     NO_OVERHEADS,
@@ -56,12 +58,10 @@ class StepConstants:
     """Slow-down of compute while such a collective runs beside it."""
     straggling: float
     """Growth of the step per doubling of the hosts: ranks wait for the slowest."""
-    interval: float
-    """Half width of the interval around a predicted step time, as a share of it."""
 
     def __post_init__(self) -> None:
         shares = (self.hidden_tensor, self.hidden_backward, self.covered)
-        rest = (self.slowdown, self.straggling, self.interval)
+        rest = (self.slowdown, self.straggling)
         if not all(0 <= share <= 1 for share in shares) or min(rest) < 0:
             raise BadQuantity(
                 place="the constants of a step",
@@ -83,6 +83,8 @@ class Profile:
     compute: ComputeConstants
     step: StepConstants
     memory: MemoryConstants
+    intervals: Intervals
+    """Around steps, where whole steps of this machine were not measured."""
     measured: Measured | None = None
     """What was found on the machine itself; None: nothing was."""
 
@@ -131,11 +133,12 @@ class Profile:
         }
         return Times(busy, tables, "measured" if itself else "fitted")
 
-    def interval(self, stages: int, *, inside: bool) -> tuple[float, float]:
-        """The ends of the interval around a predicted step of so many stages, as shares of it. It is wider where the
-        plan has kernels that are not `inside` the range of what was measured."""
+    def interval(self, case: Case, stages: int, *, inside: bool) -> tuple[float, float]:
+        """The ends of the interval around a predicted step of so many stages, as shares of it: that of its family of
+        plans where whole steps were measured, and wider where the plan has kernels that are not `inside` the range of
+        what was measured; else by what of the case was among the runs that constants were fitted on."""
         if self.measured is None or not self.measured.spreads:
-            return 1 - self.step.interval, 1 + self.step.interval
+            return self.intervals.around(case)
         low, high = self.measured.spread(family_of(stages))
         return (low, high) if inside else (low**BEYOND, high**BEYOND)
 
@@ -205,6 +208,7 @@ def calibrated(measured: Measured) -> Profile:
         compute=replace(shipped.compute, hbm_efficiency=1.0, **shares),
         step=replace(shipped.step, covered=measured.covered, slowdown=measured.slowdown),
         memory=shipped.memory,
+        intervals=shipped.intervals,
         measured=measured,
     )
 
@@ -214,12 +218,18 @@ def published() -> Profile:
     """The shipped profile."""
     table = step_table()
     values = {field.name: float(table[field.name]["value"]) for field in fields(StepConstants)}
-    return Profile(name="published", compute=constants(), step=StepConstants(**values), memory=memory_constants())
+    return Profile(
+        name="published",
+        compute=constants(),
+        step=StepConstants(**values),
+        memory=memory_constants(),
+        intervals=Intervals(seen=Seen.read(table["seen"]), widths=Widths.read(table)),
+    )
 
 
 @cache
 def step_table() -> dict[str, Any]:
-    """The constants of a step with their provenance, as written."""
+    """The constants of a step and the widths of intervals with their provenance, and what was seen, as written."""
     text = resources.files("meshwright.cost_models").joinpath("profiles", "step.json").read_text(encoding="utf-8")
     table: dict[str, Any] = json.loads(text)
     return table

@@ -12,6 +12,7 @@ from meshwright.cost_models.collectives.topology import GroupShape, group_shape,
 from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of, weakest_of_each
 from meshwright.cost_models.hardware.devices import Device
 from meshwright.cost_models.hardware.quantity import Kind, weakest
+from meshwright.cost_models.intervals.seen import Case
 from meshwright.cost_models.ledger.ledger import PHASES
 from meshwright.cost_models.memory.peak import Holding, held, holdings, kind_of_memory
 from meshwright.cost_models.offload import Host
@@ -171,7 +172,7 @@ class Step:
         last = max(range(len(finish)), key=finish.__getitem__)
         step_s, provenance = finish[last] * self.straggling, self.provenance()
         inside = ("kernels", "assumed") not in provenance
-        low, high = self.prices.profile.interval(len(program.stages), inside=inside)
+        low, high = self.prices.profile.interval(self.case(), len(program.stages), inside=inside)
         return Prediction(
             step_time_s=step_s,
             step_time_low_s=step_s * low,
@@ -183,6 +184,12 @@ class Step:
             traffic=traffic(program, self.prices.cluster, self.ledgers, self.workload),
             provenance=provenance,
         )
+
+    def case(self) -> Case:
+        """What is priced, as far as the width of its interval depends on it."""
+        devices = {device.name: device for ranks, _ in self.program.actions for device in self.prices.devices(ranks)}
+        experts = any(ledger.routes for ledger in self.ledgers.values())
+        return Case.of(devices.values(), self.workload, experts=experts, ranks=self.ranks())
 
     def ran(self) -> Simulated:
         """The program's work lists, timed."""

@@ -132,6 +132,8 @@ class Ledger:
     """Whether operators run again in the backward pass."""
     chooses: bool = False
     """Whether these are some, and results of others are kept."""
+    routes: bool = False
+    """Whether tokens go to experts."""
 
 
 Known = dict[tuple[object, ...], Mapping[str, Phase]]
@@ -199,7 +201,11 @@ class _Bookkeeper:
         made = {name for statement in self.body.forward for name in results_of(statement)}
         again = bool(phases["recompute"].kernels)
         chooses = again and any(kept.name in made for kept in self.body.kept)
-        return Ledger(phases, flops, tuple(axes), self.awaited(), again, chooses)
+        return Ledger(phases, flops, tuple(axes), self.awaited(), again, chooses, self.routes())
+
+    def routes(self) -> bool:
+        """Whether the body sends tokens to experts."""
+        return any(isinstance(s, Compute) and s.signature.kind == "dispatch" for s in self.body.forward)
 
     def awaited(self) -> frozenset[str]:
         """The lists in which the host waits for the device: forward; and, where exchanges hide behind another

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from benchmarks import b200_single_node, kernels, kernels_nccl, published_runs
+from benchmarks.left_out import folds_of, leave_out
 from benchmarks.models import read_models
 from benchmarks.price import Pricer, _program, degrees_of, reserved_bytes
 from benchmarks.published_runs import Scores, run_command
 from benchmarks.reading import read_row
 from benchmarks.runs import Run
 from benchmarks.scores import Priced
-from benchmarks.scoring import leave_one_out, read_and_score
+from benchmarks.scoring import read_and_score
 from meshwright.cost_models.memory.peak import allocated_bytes
 from meshwright.cost_models.profile import Profile, published
 from tests.benchmarks.rows import MODEL, ROW, table
@@ -105,32 +106,38 @@ def test_a_mistake_of_ours_is_not_a_skipped_row(arguments: list[str], processes:
         run_command([*arguments, "--processes", processes], broken)
 
 
-def test_leave_one_out(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_leave_out(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[set[str]] = []
 
     def fit(rows: Sequence[Run], start: Profile) -> Profile:
         seen.append({run.source for run in rows})
         return replace(start, step=replace(start.step, straggling=start.step.straggling + len(seen)))
 
-    command = [*arguments, "--json", "--leave-one-out", "--processes", "1"]
-    assert run_command(command, Pricer(), lambda _runs, _processes: fit) == 0
+    command = [*arguments, "--leave-out", "source", "device", "--processes", "1"]
+    assert run_command([*command, "--json"], Pricer(), lambda _runs, _processes: fit) == 0
     found = printed(capsys)
-    left = found["leave_one_out"]
-    assert seen == [{"log"}, {"paper"}]
-    assert {"macro_mape", "p90", "bias", "by_source"} <= set(left)
-    assert set(left["by_source"]) == {"paper", "log"}
+    assert sorted(map(sorted, seen)) == [["log"], ["paper"]]
+    assert set(found["left_out"]) == {"source"}, "all rows are of one device"
+    left = found["left_out"]["source"]
+    assert {"rows", "mape", "macro_mape", "bias", "p50", "p90", "coverage", "width", "folds", "splits"} == set(left)
+    assert set(left["folds"]) == {"paper", "log"}
     assert left["bias"] > found["overall"]["bias"]
+    assert run_command(command, Pricer(), lambda _runs, _processes: fit) == 0
+    assert "left out, by kind" in capsys.readouterr().out
 
 
 def test_programs_are_built_once_for_all_profiles(arguments: list[str]) -> None:
-    rows = read_and_score(Path(arguments[1]), Path(arguments[3]), Pricer())
+    scored = Scores.of(read_and_score(Path(arguments[1]), Path(arguments[3]), Pricer())).scored
     built = _program.cache_info().misses
-    scored = Scores.of(rows).scored
-    again = leave_one_out(scored, lambda rows, start: start, published(), Pricer)
+    folds = folds_of(["source"], [row.run for row in scored])
+    again, forked = (
+        leave_out(folds, lambda rows, start: start, published(), Pricer, processes=processes) for processes in (1, 2)
+    )
     assert _program.cache_info().misses == built
-    assert [row.step_time_s for row in again] == [row.step_time_s for row in scored]
-    forked = leave_one_out(scored, lambda rows, start: start, published(), Pricer, processes=2)
-    assert [row.step_time_s for row in forked] == [row.step_time_s for row in scored]
+    for rows in (again, forked):
+        assert {row.row.run.row: row.row.step_time_s for row in rows} == {
+            row.run.row: row.step_time_s for row in scored if row.run.step_time_s is not None
+        }
 
 
 def run_of(tmp_path: Path, **cells: str) -> Run:

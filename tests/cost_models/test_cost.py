@@ -34,7 +34,7 @@ ONE = Cost((1, 2, 3), 4, 5, (6, 7, 8), 9, 10, 11, 12, 13, 14, (("kernels", "fitt
 OTHER = Cost((30, 20, 10), 3, 6, (1, 9, 2), 1, 20, 5, 30, 2, 8, (("kernels", "assumed"), ("overlap", "fitted")))
 BOTH = (("kernels", "assumed"), ("overlap", "fitted"))
 
-STEP = StepConstants(hidden_tensor=0.75, hidden_backward=0.5, covered=0.5, slowdown=0.25, straggling=0.0, interval=0.0)
+STEP = StepConstants(hidden_tensor=0.75, hidden_backward=0.5, covered=0.5, slowdown=0.25, straggling=0.0)
 TORCH = STACKS["torch"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from meshwright.cost_models.hardware.devices import device
 from meshwright.cost_models.hardware.parts import Pool, PoolLink
 from meshwright.cost_models.hardware.quantity import given, weakest_kind
 from meshwright.cost_models.hardware.text import read_cluster
+from meshwright.cost_models.intervals.widths import Widths
 from meshwright.cost_models.ledger.ledger import PHASES
 from meshwright.cost_models.prediction import SHARES
 from meshwright.cost_models.prices import Prices
@@ -25,7 +27,9 @@ from meshwright.ir.analysis.account import account_fold
 from meshwright.ir.names import Degrees
 from tests.cost_models.programs import DENSE, SEQ, fold, program
 
-STEP = replace(published().step, covered=0.5, slowdown=0.25, straggling=0.125, interval=0.1)
+STEP = replace(published().step, covered=0.5, slowdown=0.25, straggling=0.125)
+WIDTHS = Widths(dense=0.1, experts=0.4, precision=0, device=0, stack=0, ranks=0)
+PROFILE = replace(published(), step=STEP, intervals=replace(published().intervals, widths=WIDTHS))
 HIDES = ("gradients", "publish", "parameters", "pipeline")
 
 
@@ -40,7 +44,7 @@ def step(
     made = program(DENSE, Degrees(**{"pp": 2, "microbatches": 4, **names}), stack=stack)
     assert made.workload is not None
     workload = replace(made.workload, stack=replace(made.workload.stack, hides=hides, rolling=rolling))
-    own = Step(Prices(read_cluster(cluster), replace(published(), step=STEP)), made, workload)
+    own = Step(Prices(read_cluster(cluster), PROFILE), made, workload)
     stages = len(made.stages)
     own.forwards = [Taken(10.0 + index, (("matmul", 9.0), ("tensor", 1.0 + index)), 1.0) for index in range(stages)]
     own.inputs = [Taken(20.0 + index, (("matmul", 20.0 + index),), 2.0) for index in range(stages)]
@@ -181,8 +185,8 @@ def test_the_group_that_ends_last_counts(words: dict[str, Any], step_s: float, m
     monkeypatch.setattr(own, "tied_s", lambda: [0.0, 0.0])
     found = own.prediction()
     assert found.step_time_s == pytest.approx(step_s)
-    assert found.step_time_low_s == pytest.approx(0.9 * step_s)
-    assert found.step_time_high_s == pytest.approx(1.1 * step_s)
+    assert found.step_time_low_s == pytest.approx(exp(-0.1) * step_s)
+    assert found.step_time_high_s == pytest.approx(exp(0.1) * step_s)
     assert found.tokens_per_s_per_gpu == pytest.approx(4 * SEQ / step_s / 2)
     whole = account_fold(fold(DENSE, 1))
     flops = 4 * (whole.forward_flops + whole.backward_flops)

@@ -132,7 +132,7 @@ def test_what_stands_once_may_be_kept_as_it_was_gathered() -> None:
     assert own.backward((("a", 1), ("b", 1)))[0] == Cost()
 
 
-STEP = StepConstants(hidden_tensor=0, hidden_backward=0, covered=0.5, slowdown=0, straggling=0, interval=0)
+STEP = StepConstants(hidden_tensor=0, hidden_backward=0, covered=0.5, slowdown=0, straggling=0)
 
 
 @pytest.mark.parametrize(("apart", "inputs", "weights"), [(False, 2 + 6 + 20 - 8, 8), (True, 2 + 6, 8 + 20 - 4)])

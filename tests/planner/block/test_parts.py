@@ -37,7 +37,7 @@ from tests.planner.block.settings import drawn, prices, terms
 
 # What shows ----------------------------------------------------------------------------------------------------------
 
-STEP = StepConstants(hidden_tensor=0.75, hidden_backward=0.5, covered=0.25, slowdown=0.125, straggling=0, interval=0)
+STEP = StepConstants(hidden_tensor=0.75, hidden_backward=0.5, covered=0.25, slowdown=0.125, straggling=0)
 COST = Cost((1, 20, 300), values=(1000, 20000, 300000), ring_s=50)
 """Kernels of 321 s, 20 of them attention; values of 321,000 s; a ring of 50 s."""
 
