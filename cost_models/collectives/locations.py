@@ -102,7 +102,7 @@ def _wires(pool: Pool) -> Wires:
         island=island.bandwidth.value if island else float("inf"),
         island_size=min(island.devices, pool.gpus_per_host * pool.hosts_per_island) if island else 1,
         island_kind=island.kind if island else "",
-        host=pool.device.host_link.share_bytes_per_s,
+        host=pool.device.host_link.bandwidth.value,
         host_kind=pool.device.host_link.kind,
         port=host / pool.ports if pool.adapters else float("inf"),
         total=host * pool.hosts_per_island if pool.adapters else float("inf"),

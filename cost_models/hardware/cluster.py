@@ -176,8 +176,8 @@ def _within(pool: Pool, tier: Tier, *, tier_shown: Tier | None = None) -> Link:
         return Link(tier=tier, kind=island.kind, bandwidth=island.bandwidth, latency=latency, sharers=1.0)
     if tier == "host":
         wire = pool.device.host_link
-        latency, sharers = latency_of(wire.kind), wire.sharers.value if wire.sharers else 1.0
-        return Link(tier=tier, kind=wire.kind, bandwidth=wire.bandwidth, latency=latency, sharers=sharers)
+        latency = latency_of(wire.kind)
+        return Link(tier=tier, kind=wire.kind, bandwidth=wire.bandwidth, latency=latency, sharers=1.0)
     nics = pool.adapters
     how = " + ".join(f"{nic.count} x {nic.rate.value:g}" for nic in nics)
     return Link(

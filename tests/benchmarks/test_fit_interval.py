@@ -122,6 +122,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     seen = json.loads(path.read_text())["seen"]
     assert seen == {
         "precisions": {"ampere": ["bf16"], "hopper": ["bf16"]},
-        "stacks": [["fused", "flash2"]],
+        "stacks": [["fused", "flash3"]],
         "ranks": 16,
     }

@@ -92,7 +92,7 @@ def test_a_plan_is_placed_and_takes_about_as_long_as_predicted(tmp_path: Path) -
     (tmp_path / "cluster.toml").write_text(topology.cluster())
     asked = [*hetero.MODEL, "--cluster", str(tmp_path / "cluster.toml"), "--target", "torch-gloo"]
     asked += ["--profile", "published"]
-    ours, naive = placed("dp=2,pp=2,zero=0,schedule=gpipe,microbatches=2", asked, tmp_path, others=1)
+    ours, naive, *_ = placed("dp=2,pp=2,zero=0,schedule=gpipe,microbatches=2", asked, tmp_path, others=1)
     assert sorted(map(sorted, (ours.order[:2], ours.order[2:]))) == [[0, 2], [1, 3]]
     assert (naive.placement, naive.order) == ("naive", (0, 1, 2, 3))
     with hosts(topology.mbits, topology.limits) as made:

@@ -59,7 +59,7 @@ def test_every_kind_leaves_its_own_out(runs: list[Run]) -> None:
         "device": {"hopper": (0, 1, 2, 4), "ampere": (3,)},
         "precision": {"bf16 on hopper": (0, 1, 4), "fp8_tensorwise on hopper": (2,), "bf16 on ampere": (3,)},
         "framework": {"megatron_core_0.8": (0, 2, 3, 4), "torchtitan": (1,)},
-        "stack": {"fused flash2": (0, 2, 3, 4), "eager flash2": (1,)},
+        "stack": {"fused flash3": (0, 2, 3, 4), "eager flash2": (1,)},
         "family": {"small": (0, 1, 2, 3), "wide": (4,)},
         "scale": {"64 devices and more": (4,)},
     }

@@ -73,7 +73,14 @@ def test_what_a_product_computes_and_moves() -> None:
 
 
 STEP_FLOPS = 64 * 64 * 2 * 64
-FOUR = Rates(flops_per_s=4.0 * STEP_FLOPS, bytes_per_s=4.0 * 64 * 64 * 8, units=4, tile_penalty=0.0, floor_s=0.5)
+FOUR = Rates(
+    flops_per_s=4.0 * STEP_FLOPS,
+    bytes_per_s=4.0 * 64 * 64 * 8,
+    units=4,
+    tile_penalty=0.0,
+    floor_s=0.5,
+    vector_bytes=1,
+)
 """Four units, each of which multiplies 64 elements of k for a tile of 64 x 64 in a second, and writes eight bytes of
 each of its elements in another."""
 
