@@ -70,7 +70,8 @@ class Fold:
 
 def case_of(run: Run) -> Case:
     """What the interval of a run depends on."""
-    return Case.of((run.device,), workload_of(run), experts=run.model.routed, ranks=run.devices)
+    devices = (run.device, *(other for other, _ in run.beside))
+    return Case.of(devices, workload_of(run), experts=run.model.routed, ranks=run.devices)
 
 
 def _architecture(run: Run) -> str:

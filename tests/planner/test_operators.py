@@ -177,7 +177,7 @@ def test_the_embedding_of_a_small_batch() -> None:
     case = Case(LLAMA, read_cluster("8x8xH100"), seq=8192, batch=16)
     best, start = answers(case, "tp=4,dp=16,zero=1,mbs=1")
     assert "embed" in best.changed
-    assert best.step_s < 0.99 * start.step_s
+    assert best.step_s < 0.995 * start.step_s
 
 
 def test_what_is_too_large_is_made_leaner() -> None:
@@ -204,7 +204,7 @@ def test_free_ends_find_sequence_parallelism() -> None:
     free, pinned = (Operators().chosen(*given, free_interfaces=free_interfaces) for free_interfaces in (True, False))
     cuts = {str(dict(one.decisions.plan["embed"].states)["embedding"]) for one in (free, pinned)}
     assert cuts == {"[dp, tp, -]", "[dp, -, -]"}
-    assert free.step_s < 0.98 * pinned.step_s
+    assert free.step_s < 0.99 * pinned.step_s
     with_names = answers(case, "tp=4,dp=16,zero=1,mbs=1")[0]
     assert free.step_s <= with_names.step_s * (1 + 1e-3)
 

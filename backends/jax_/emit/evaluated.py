@@ -221,7 +221,8 @@ CHEAPLY = 'partial(jax.checkpoint, policy=but_cheap if f"{place}{numbered[0][0]}
 
 def marks(shardings: Shardings, blocks: Collection[str]) -> Mapping[str, str]:
     """What stands in marks of these names, where these blocks are run again."""
-    cheaply, gathers = recompute.cheaply(shardings), bool(shardings.gathered_again)
+    cheaply, chooses = recompute.cheaply(shardings), recompute.chooses(shardings)
+    gathers = bool(shardings.gathered_again)
     waits = bool(recompute.waiting(shardings))
     few = CHEAPLY if len(cheaply) < len(blocks) else "partial(jax.checkpoint, policy=but_cheap)"
     policy = "partial(jax.checkpoint, policy=WAITING)" if waits else few if cheaply else "jax.checkpoint"
@@ -239,7 +240,7 @@ def marks(shardings: Shardings, blocks: Collection[str]) -> Mapping[str, str]:
         "operands": ", names" * named,
         "given": ", own" * named,
         "argument": ", own: Any" * named,
-        "pinned": 'checkpoint_name(value, "kept") if place in VALUES else value' if cheaply else "value",
+        "pinned": 'checkpoint_name(value, "kept") if place in VALUES else value' if chooses else "value",
         "checkpoint": policy,
         "inside": inside if named else "dict(zip(given, values, strict=True))",
     }
@@ -247,7 +248,7 @@ def marks(shardings: Shardings, blocks: Collection[str]) -> Mapping[str, str]:
 
 def imports(shardings: Shardings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of the file in which the user's loss is run: from Python, and from JAX."""
-    named = any((recompute.cheaply(shardings), recompute.waiting(shardings), shardings.gathered_again))
+    named = any((recompute.chooses(shardings), recompute.waiting(shardings), shardings.gathered_again))
     trees = ("tree_leaves_with_path", "tree_map_with_path") if shardings.blocks_gather else ("tree_map_with_path",)
     return (
         (
@@ -297,7 +298,7 @@ def evaluated(shardings: Shardings, check: int, path: str) -> Iterator[str]:
     before = "".join(
         f"{text}{apart}" * bool(used)
         for text, apart, used in (
-            (recompute.BUT_CHEAP, "\n\n", recompute.cheaply(shardings)),
+            (recompute.BUT_CHEAP, "\n\n", recompute.chooses(shardings)),
             (GATHERS, "", shardings.gathered_again),
             (WAITS, "", recompute.waiting(shardings)),
             (PATHS, "", shardings.blocks_gather),
@@ -307,7 +308,7 @@ def evaluated(shardings: Shardings, check: int, path: str) -> Iterator[str]:
         EVALUATE.replace("PATH", path)
         .replace("LYING", _lying(shardings))
         .replace("LOOP", LOOP_OF_BLOCKS if blocks else LOOP)
-        .replace("BLOCKS", before + BLOCKS if blocks else "")
+        .replace("BLOCKS", before + BLOCKS * bool(blocks))
     )
     for mark, line in marks(shardings, blocks).items():
         text = text.replace(f"<{mark}>", line)

@@ -83,6 +83,14 @@ def _blocks(shardings: Shardings) -> tuple[dict[str, int | None], dict[str, int 
     return whole, found
 
 
+def chooses(shardings: Shardings) -> bool:
+    """Whether any block keeps what costs something to make, those included that stages of a pipeline run by
+    themselves."""
+    by_stages = (piece for piece in shardings.subject.pieces if shardings.piped and keeps(piece))
+    written_out = any(shardings.scan(piece.segment.paths[0]) is None and not _computed(piece) for piece in by_stages)
+    return written_out or bool(cheaply(shardings))
+
+
 def keeps(piece: Piece) -> bool:
     """Whether blocks keep only what costs something to make. Loops within them keep what JAX keeps."""
     return piece.repeated and all(op.kind != "opaque" for op in piece.graph.ops)

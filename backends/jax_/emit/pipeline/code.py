@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from meshwright.backends.jax_.emit.pipeline import parts
 from meshwright.backends.jax_.emit.pipeline.passes import PASSES, RUN
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS, Stages
+from meshwright.backends.jax_.emit.recompute import keeps
 from meshwright.backends.lines import WIDTH, quoted
 from meshwright.ir.quoting import literal
 
@@ -46,12 +47,21 @@ Tree = Any
 '''
 
 
+AGAIN = {
+    (True, False): "jax.checkpoint",
+    (False, True): "partial(jax.checkpoint, policy=but_cheap)",
+    (False, False): "lambda block: block",
+}
+"""Of blocks that are computed again, and of those of which what costs little is."""
+
+
 def text(stages: Stages, data: tuple[str, ...], whole: str) -> str:
     """The file. `data`: the axes that cut a batch; `whole`: what all micro-batches weigh together, as code."""
     written_out, casts = stages.scan is None, stages.subject.workload.states.casts
     along = ", ".join(literal(axis) for axis in data)
     divided = parts.WRITTEN_OUT if written_out else parts.SCANNED
     imported = ["made", "path_of", "primitives", "read", *(["evaluate", "pinned"] * (not written_out))]
+    imported += ["but_cheap"] * (written_out and any(_cheaply(stages)))
     return "".join(
         (
             HEAD.replace("IMPORTED", ", ".join(sorted(imported))).replace("RE\n", "import re\n" * written_out),
@@ -87,6 +97,12 @@ def _state(stages: Stages) -> str:
     return text
 
 
+def _cheaply(stages: Stages) -> tuple[bool, ...]:
+    """Of the blocks of a unit, whether they keep only what costs something to make."""
+    pieces = {room: piece for piece in stages.subject.pieces for room in piece.segment.paths}
+    return tuple(keeps(pieces[room]) and not again for room, again in zip(stages.units[0], stages.again, strict=True))
+
+
 def _numbers(stages: Stages) -> Iterator[str]:
     """The constants of a plan."""
     ticks = stages.ticks
@@ -119,7 +135,11 @@ def _numbers(stages: Stages) -> Iterator[str]:
         yield from listed("    (", unit, ",)," if len(unit) == 1 else "),")
     yield ")"
     yield "FIRST_UNITS = [unit for unit in range(len(UNITS)) if unit // EACH % STAGES == 0]  # of the first stage"
-    yield f"AGAIN = {stages.again}  # of the blocks of a unit, whether they are computed again"
+    again = [AGAIN[kind] for kind in zip(stages.again, _cheaply(stages), strict=True)]
+    if len(again) == 1:
+        yield f"AGAIN: list[Any] = [{again[0]}]  # how a block runs: what it computes again"
+    else:
+        yield from ("AGAIN: list[Any] = [  # how blocks of a unit run", *(f"    {one}," for one in again), "]")
     yield "HANDED = (  # what the blocks of the second unit are given, one after the other, and what it hands on"
     for places in cuts.handed:
         yield from listed("    [", places, "],")

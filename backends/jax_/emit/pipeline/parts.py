@@ -179,8 +179,7 @@ WRITTEN_OUT = """\
 
     def block(params: Tree, value: Any, beside: Any) -> Any:
         for at, again in enumerate(AGAIN):
-            one = partial(part, at)
-            value = (jax.checkpoint(one) if again else one)(params, value, beside)
+            value = again(partial(part, at))(params, value, beside)
         return value
 
     def first(params: Tree, _: Any, micro: Tree) -> Any:
