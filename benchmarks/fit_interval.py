@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -35,7 +34,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.fit_step import DATA, PROFILES, Fitter
+from benchmarks.fit_step import PROFILES, Fitter, parser_of
 from benchmarks.left_out import LeftOut, case_of, folds_of, leave_out
 from benchmarks.price import Pricer
 from benchmarks.scores import Scored
@@ -171,12 +170,7 @@ def _told(what: str, done: int, of: int) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = ArgumentParser(prog="python -m benchmarks.fit_interval", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=Path, default=DATA / "training_runs.csv", help="table of runs")
-    parser.add_argument("--models", type=Path, default=DATA / "models.csv", help="table of models")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put the widths into the shipped profile")
-    given = parser.parse_args(argv)
+    given = parser_of("fit_interval", __doc__).parse_args(argv)
     # Programs that this process builds are there in those that it forks.
     scored = read_and_score(given.runs, given.models, Pricer(), progress=partial(_told, "rows"))
     runs = [row.run for row in scored if isinstance(row, Scored) and row.run.step_time_s is not None]

@@ -148,15 +148,15 @@ class Effect:
 
 
 def effects(runs: Sequence[Run], start: Profile, processes: int = 1) -> dict[str, Effect]:
-    """The effect of every constant."""
+    """The effect of every constant that moves a row."""
     timed = [run for run in runs if run.step_time_s is not None]
     lots = spread(by_model(timed), partial(_errors, start=start), processes)
     errors = np.array([row for lot in lots for row in lot])
     found = {}
     for index, name in enumerate(CONSTANTS, 1):
-        moved_ = ~np.isclose(errors[:, 0], errors[:, index], rtol=0, atol=1e-9)
-        sizes = np.abs(errors[moved_])
-        found[name] = Effect(int(moved_.sum()), *(float(sizes[:, at].mean()) for at in (0, index)))
+        sizes = np.abs(errors[np.abs(errors[:, 0] - errors[:, index]) > NO_SLOPE])
+        if len(sizes):
+            found[name] = Effect(len(sizes), *(float(sizes[:, at].mean()) for at in (0, index)))
     return found
 
 
@@ -266,13 +266,19 @@ def write(entries: Mapping[str, Mapping[str, Any]]) -> None:
         path.write_text(json.dumps(whole, indent=1) + "\n")
 
 
-def main(argv: Sequence[str]) -> int:
-    parser = ArgumentParser(prog="python -m benchmarks.fit_step", description=(__doc__ or "").partition("\n")[0])
+def parser_of(name: str, about: str | None) -> ArgumentParser:
+    """The arguments of a command that fits what the shipped profiles hold."""
+    parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=(about or "").partition("\n")[0])
     parser.add_argument("--runs", type=Path, default=DATA / "training_runs.csv", help="table of runs")
     parser.add_argument("--models", type=Path, default=DATA / "models.csv", help="table of models")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--effects", action="store_true", help="say what every constant does, and fit nothing")
     parser.add_argument("--write", action="store_true", help="put what is found into the shipped profiles")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = parser_of("fit_step", __doc__)
+    parser.add_argument("--effects", action="store_true", help="say what every constant does, and fit nothing")
     given = parser.parse_args(argv)
     runs = [row for row in read_runs(given.runs, read_models(given.models)) if isinstance(row, Run)]
     runs += b200_single_node.runs_of(DATA / "b200_single_node.csv", given.models)

@@ -182,7 +182,7 @@ class _Reader:
             beside=beside,
             hosts=hosts,
             gpus_per_host=gpus,
-            nic=self.nic(one, gpus),
+            nic=self.nic(one, beside, gpus),
             tp=tp,
             pp=pp,
             vp=vp,
@@ -251,15 +251,15 @@ class _Reader:
         text = re.sub(r"\(.*?\)|^mixed:", "", self.cell("gpu"))
         found = []
         for part in text.split("+"):
-            number, name = re.fullmatch(r"\s*(?:(\d+)\s*x\s*)?(.*?)\s*", part).groups()  # type: ignore[union-attr]
+            number, name = re.fullmatch(r"(?s)\s*(?:([1-9]\d*)\s*x\s*)?(.*?)\s*", part).groups()  # type: ignore[union-attr]
             try:
                 found.append((int(number or 1), device(name)))
             except DeviceUnknown:
                 raise _Unreadable(f"device {name!r} is unknown" if name else "no device") from None
         return found
 
-    def nic(self, one: Device, gpus: int) -> Nic | None:
-        usual = one.nic
+    def nic(self, one: Device, beside: tuple[tuple[Device, int], ...], gpus: int) -> Nic | None:
+        usual = one.nic if all(other.nic for other, _ in beside) else None
         return nic_of(
             self.cell("interconnect"),
             gpus_per_host=gpus,

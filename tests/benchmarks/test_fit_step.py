@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.fit_step import CONSTANTS, Fitter, Slopes, value_of, without_a_word
+from benchmarks.fit_step import CONSTANTS, WITHOUT, Fitter, Slopes, effects, value_of, with_values, without_a_word
 from benchmarks.models import read_models
+from benchmarks.price import Pricer
 from benchmarks.reading import read_row
 from benchmarks.runs import Run
+from benchmarks.scoring import score_run
 from meshwright.cost_models.profile import published
 from tests.benchmarks.rows import MODEL, ROW, table
 
@@ -62,3 +64,14 @@ def test_a_fit_forgets_what_left_out_runs_put(run: Run) -> None:
         start = replace(start, compute=replace(start.compute, sustained_tpu=shipped))
         said.add(round(fitter([run], start).compute.sustained_tpu, 9))
     assert len(said) == 1
+
+
+def test_a_constant_has_an_effect_on_the_rows_that_it_moves(run: Run) -> None:
+    """An H100 says nothing of other devices; without a constant the error is that of a price without it."""
+    found = effects([run, replace(run, row=1, step_time_s=None)], published())
+    assert not {"sustained_ampere", "sustained_tpu", "sustained_blackwell", "sustained_ultra"} & set(found)
+    told = found["host_s"]
+    without = score_run(run, Pricer(with_values(published(), {"host_s": WITHOUT["host_s"]}))).error
+    assert without is not None
+    assert (told.rows, told.without) == (1, pytest.approx(abs(without)))
+    assert told.error != told.without

@@ -64,8 +64,8 @@ def found(name: str) -> tuple[float, ...]:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_pair_that_differs_in_one_thing(name: str) -> None:
-    """What is slower, and by how much. The pairs on B200 come out a quarter to a third too long: most of that is
-    launches, priced as on the hosts of other devices."""
+    """What is slower, and by how much. The pairs on B200 come out a quarter to a third too long, and half of their
+    prices is launches by the host."""
     slow, fast = found(name)
     measured = [seconds for *_, seconds in PAIRS[name]]
     assert slow > fast

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.cells import Recompute, Zero, nic_of, options_of, recompute_of, zero_of
 from benchmarks.models import model_of, read_models
 from benchmarks.price import degrees_of, stack_of_run, workload_of
-from benchmarks.reading import read_row, read_runs
+from benchmarks.reading import NO_USUAL_NIC, read_row, read_runs
 from benchmarks.runs import Run, Skipped, readings, stage_layers, zero_stages
 from benchmarks.stacks import STACKS, Stack, stack_of
 from meshwright.cost_models.compute.kernels import Compute
@@ -423,6 +423,14 @@ def test_hosts_that_kinds_of_device_do_not_share_are_refused(tmp_path: Path) -> 
     unknown = outcome(tmp_path, gpu="mixed:V100+X9")
     assert isinstance(unknown, Skipped)
     assert unknown.reason == "device 'X9' is unknown"
+    none = outcome(tmp_path, gpu="0xV100+2xT4")
+    assert isinstance(none, Skipped)
+    assert none.reason == "device '0xV100' is unknown"
+
+
+def test_unlike_devices_of_which_one_has_no_usual_network_are_joined_by_a_stated_one(tmp_path: Path) -> None:
+    found = run(tmp_path, gpu="H100-80G+L40S", interconnect="")
+    assert [link.rate.value for link in found.cluster.links] == [NO_USUAL_NIC.rate.value * NO_USUAL_NIC.count]
 
 
 def test_a_blank_stage_of_zero_is_that_of_the_recipes(tmp_path: Path) -> None:
