@@ -24,7 +24,7 @@ from meshwright.backends.results import Alone
 from meshwright.backends.torch_.verify.alone import each_alone
 from meshwright.backends.torch_.verify.run.fake import counted
 from meshwright.planner.cli.main import main as plan
-from meshwright.planner.cli.views.alone import to_json
+from meshwright.planner.cli.views.code.alone import to_json
 from meshwright.planner.plan.emitted import subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import reload

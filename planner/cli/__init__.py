@@ -3,11 +3,13 @@
 | module | what it has |
 |---|---|
 | `main` | the table of verbs; where an exception becomes a message and an exit code |
-| `arguments` | the words of the command line, each declared once; imports nothing heavy |
+| `arguments/` | the words of the command line, each declared once; imports nothing heavy |
 | `exits` | exit codes |
 | `interrupts` | Ctrl-C and SIGTERM |
 | `output` | what is there already where a command writes |
 | `progress` | the line of a search on a terminal |
 | `verbs/` | one module for each verb: reads its arguments, asks the rooms above, shows the answer |
 | `views/` | answers as a person reads them |
+
+Arguments, verbs and views are in like groups: of plans, of a model's code, of machines, for reference.
 """

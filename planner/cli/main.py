@@ -24,7 +24,7 @@ from importlib import import_module
 from meshwright import __version__
 from meshwright.ir.errors import InternalError, MeshwrightError, nearest
 from meshwright.ir.processes import collect_rarely
-from meshwright.planner.cli import arguments
+from meshwright.planner.cli.arguments import code, machines, plans, reference
 from meshwright.planner.cli.exits import INTERRUPTED, READER_GONE
 
 DEFAULT_VERB = "plan"
@@ -45,74 +45,74 @@ VERBS = (
     Verb(
         name=DEFAULT_VERB,
         help="find the fastest plan that fits, prove how good it is, and say why; `plan MODEL …` means this verb",
-        arguments=arguments.plan,
-        module="meshwright.planner.cli.verbs.plan",
+        arguments=plans.plan,
+        module="meshwright.planner.cli.verbs.plans.plan",
     ),
     Verb(
         name="explain",
         help="explain a saved plan; with --why-not, what another one would cost, and why",
-        arguments=arguments.explain,
-        module="meshwright.planner.cli.verbs.explain",
+        arguments=plans.explain,
+        module="meshwright.planner.cli.verbs.plans.explain",
     ),
     Verb(
         name="diff",
         help="what two plans decide otherwise, and what that costs, share by share",
-        arguments=arguments.diff,
-        module="meshwright.planner.cli.verbs.diff",
+        arguments=plans.diff,
+        module="meshwright.planner.cli.verbs.plans.diff",
     ),
     Verb(
         name="emit",
         help="write a saved plan as a training script in stock PyTorch, with a launch script and a rank map",
-        arguments=arguments.emit,
-        module="meshwright.planner.cli.verbs.emit",
+        arguments=code.emit,
+        module="meshwright.planner.cli.verbs.code.emit",
     ),
     Verb(
         name="verify",
         help="run the code of a plan on this machine, and compare it with the model on one device",
-        arguments=arguments.verify,
-        module="meshwright.planner.cli.verbs.verify",
+        arguments=code.verify,
+        module="meshwright.planner.cli.verbs.code.verify",
     ),
     Verb(
         name="compare",
         help="what a run of an emitted script measured, beside what the plan predicted",
-        arguments=arguments.compare,
-        module="meshwright.planner.cli.verbs.compare",
+        arguments=plans.compare,
+        module="meshwright.planner.cli.verbs.plans.compare",
     ),
     Verb(
         name="inspect",
         help="show what the planner sees in a model: blocks, parameters, FLOPs, saved activations, cuts, coverage",
-        arguments=arguments.inspect,
-        module="meshwright.planner.cli.verbs.inspect",
+        arguments=code.inspect,
+        module="meshwright.planner.cli.verbs.code.inspect",
     ),
     Verb(
         name="cluster",
         help="show a cluster: pools, devices, links, each number with its provenance; or write the file of one",
-        arguments=arguments.cluster,
-        module="meshwright.planner.cli.verbs.cluster",
+        arguments=machines.cluster,
+        module="meshwright.planner.cli.verbs.machines.cluster",
     ),
     Verb(
         name="estimate",
         help="price a configuration on a cluster: step time, memory, where the time goes; or many, ranked",
-        arguments=arguments.estimate,
-        module="meshwright.planner.cli.verbs.estimate",
+        arguments=plans.estimate,
+        module="meshwright.planner.cli.verbs.plans.estimate",
     ),
     Verb(
         name="calibrate",
         help="measure this machine: kernels, launches and collectives, for prices that are of it (--profile)",
-        arguments=arguments.calibrate,
-        module="meshwright.planner.cli.verbs.calibrate",
+        arguments=machines.calibrate,
+        module="meshwright.planner.cli.verbs.machines.calibrate",
     ),
     Verb(
         name="profile",
         help="show what `plan calibrate` found: of which machine, when, and in what range",
-        arguments=arguments.profile,
-        module="meshwright.planner.cli.verbs.profile",
+        arguments=machines.profile,
+        module="meshwright.planner.cli.verbs.machines.profile",
     ),
     Verb(
         name="schema",
         help="print what a kind of file may hold, as JSON Schema",
-        arguments=arguments.schema,
-        module="meshwright.planner.cli.verbs.schema",
+        arguments=reference.schema,
+        module="meshwright.planner.cli.verbs.reference.schema",
     ),
 )
 

@@ -1,8 +1,8 @@
 """What a cluster description means, before anything is priced with it.
 
-In: CLUSTER, as every verb takes it. Out: a drawing (``planner.cli.views.cluster``) or JSON. Both show the same `Shown`:
-the cluster, one sample of every kind of link in it, totals, the weakest provenance among its numbers, and warnings.
-Warnings go to standard error too when JSON was asked for.
+In: CLUSTER, as every verb takes it. Out: a drawing (``planner.cli.views.machines.cluster``) or JSON. Both show
+the same `Shown`: the cluster, one sample of every kind of link in it, totals, the weakest provenance among its numbers,
+and warnings. Warnings go to standard error too when JSON was asked for.
 """
 
 from __future__ import annotations

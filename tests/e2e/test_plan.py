@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshwright.planner.cli.main import build_parser, main
-from meshwright.planner.cli.verbs.plan import AFTER, BEFORE
+from meshwright.planner.cli.verbs.plans.plan import AFTER, BEFORE
 from meshwright.planner.plan.schema import PlanTable
 from tests.e2e.spine import CONFIGS, EXAMPLES
 from tests.e2e.test_inspect import keys

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from meshwright.planner.cli import arguments
-from meshwright.planner.cli.arguments import SCHEMAS
+from meshwright.planner.cli.arguments import common as arguments
+from meshwright.planner.cli.arguments.reference import SCHEMAS
 from meshwright.planner.cli.main import VERBS, build_parser, main, with_verb
-from meshwright.planner.cli.verbs.schema import DRAFT, TABLES, schema_of
+from meshwright.planner.cli.verbs.reference.schema import DRAFT, TABLES, schema_of
 
 OUT: dict[str, Any] = {"json": False, "dump_after": None, "seed": 0}
 WORKLOAD: dict[str, Any] = {
@@ -125,7 +125,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
 def parsed(verb: str, *argv: str) -> dict[str, Any]:
     found = vars(build_parser().parse_args([verb, *argv]))
     assert found.pop("verb") == verb
-    assert found.pop("module") == f"meshwright.planner.cli.verbs.{verb}"
+    assert found.pop("module") == next(one.module for one in VERBS if one.name == verb)
     return found
 
 

@@ -249,9 +249,10 @@ def test_verbs_are_read_by_their_whole_names(capsys: pytest.CaptureFixture[str])
         said = " ".join(capsys.readouterr().out.split())
         assert said.startswith(f"usage: plan {verb.name} ")
         assert verb.help in said
-        assert verb.module == f"meshwright.planner.cli.verbs.{verb.name}"
+        assert verb.module.startswith("meshwright.planner.cli.verbs.")
+        assert verb.module.endswith(f".{verb.name}")
     for argv in (["--vers"], ["plan", "m", "--clust", "cpu:2"], ["--"]):
         with pytest.raises(SystemExit) as end:
             main(argv)
         assert end.value.code == 2
-    assert build_parser().parse_args(["schema", "plan"]).module == "meshwright.planner.cli.verbs.schema"
+    assert build_parser().parse_args(["schema", "plan"]).module == "meshwright.planner.cli.verbs.reference.schema"

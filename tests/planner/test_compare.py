@@ -12,7 +12,7 @@ import pytest
 from meshwright.ir.errors import LogUnreadable
 from meshwright.planner.answer.compare import Run, check_tokens, inside, read_run, rows, to_json
 from meshwright.planner.cli.main import main
-from meshwright.planner.cli.views.compare import show
+from meshwright.planner.cli.views.plans.compare import show
 from meshwright.planner.plan.file import load_plan
 from tests.planner.handmade import GIB, held, plan, prediction, stage
 from tests.planner.solved import ARGV

@@ -11,7 +11,7 @@ import pytest
 from meshwright.ir.decisions.decisions import Schedule
 from meshwright.planner.answer import diff as module
 from meshwright.planner.answer.diff import Diff, diff, kept, to_json
-from meshwright.planner.cli.views.diff import show_diff
+from meshwright.planner.cli.views.plans.diff import show_diff
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.pins import Pins
 from tests.planner.handmade import config, held, plan, prediction, stage

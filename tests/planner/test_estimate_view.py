@@ -11,7 +11,7 @@ import pytest
 from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.answer.estimate import Estimate, StageWork
 from meshwright.planner.answer.estimates import Outcome
-from meshwright.planner.cli.views.estimate import show, show_ranked
+from meshwright.planner.cli.views.plans.estimate import show, show_ranked
 from tests.planner.handmade import GIB, config, held, prediction, stage
 
 

@@ -17,8 +17,8 @@ from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import InternalError, PinValue, PricingLost
 from meshwright.planner.answer import estimates
 from meshwright.planner.answer.estimates import Line, Outcome, Pricer, in_order, kinds, read_lines
-from meshwright.planner.cli.verbs import estimate as module
-from meshwright.planner.cli.verbs.estimate import Progress, run_many
+from meshwright.planner.cli.verbs.plans import estimate as module
+from meshwright.planner.cli.verbs.plans.estimate import Progress, run_many
 from meshwright.planner.question.pins import Config, Pins
 from tests.planner.handmade import GIB, config, prediction
 
@@ -305,7 +305,7 @@ def test_a_table_is_shown_where_no_json_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: list[object] = []
-    monkeypatch.setattr("meshwright.planner.cli.views.estimate.show_ranked", lambda *what: shown.append(what[1:]))
+    monkeypatch.setattr("meshwright.planner.cli.views.plans.estimate.show_ranked", lambda *what: shown.append(what[1:]))
     ran(monkeypatch, capsys, GOOD, BAD, json=False)
     assert shown == [([3, 4], [GOOD, BAD], 5)]
     ran(monkeypatch, capsys, GOOD, BAD)

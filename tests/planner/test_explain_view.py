@@ -12,7 +12,7 @@ import pytest
 from meshwright.ir.errors import ModulePinUnmet, PinValue
 from meshwright.planner.answer import explain
 from meshwright.planner.answer.explain import Verdict, pins_text, to_json, why_not
-from meshwright.planner.cli.views.explain import show_explained
+from meshwright.planner.cli.views.plans.explain import show_explained
 from meshwright.planner.plan.file import rival_to_json
 from meshwright.planner.plan.reload import Reloaded
 from meshwright.planner.plan.types import Plan

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from meshwright.ir.errors import UnknownStep, WorkloadImpossible
-from meshwright.planner.cli.verbs.inspect import run
+from meshwright.planner.cli.verbs.code.inspect import run
 from meshwright.planner.question.inspection import STEPS, Workload, inspect
 
 BATCH, SEQ, WIDTH, WORDS = 4, 8, 16, 32

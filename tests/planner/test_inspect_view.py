@@ -13,7 +13,7 @@ from meshwright.ir.analysis.account import Account, Opaque
 from meshwright.ir.analysis.cuts import Cut, Live
 from meshwright.ir.analysis.microbatch import Blocker, MicrobatchLegality
 from meshwright.ir.graph.graph import Type
-from meshwright.planner.cli.views.inspect import show
+from meshwright.planner.cli.views.code.inspect import show
 from meshwright.planner.question.inspection import BodyReport, Inspection, LoopReport, Workload, to_json
 
 KIB = 1024

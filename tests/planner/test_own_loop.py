@@ -19,7 +19,7 @@ from meshwright.backends.torch_.emit.write import hosts
 from meshwright.backends.torch_.parallel import Parallelized, same_parameters
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.planner.cli.verbs import emit
+from meshwright.planner.cli.verbs.code import emit
 from meshwright.planner.plan import parallelize
 from tests.planner.handmade import plan, prediction
 

@@ -24,8 +24,8 @@ from meshwright.ir.errors import (
 )
 from meshwright.planner.answer.relax import Nothing, Relaxation, nothing_to_json
 from meshwright.planner.answer.remedies import empty, is_empty
-from meshwright.planner.cli.verbs import plan as module
-from meshwright.planner.cli.verbs.plan import AFTER, BEFORE, nothing_found
+from meshwright.planner.cli.verbs.plans import plan as module
+from meshwright.planner.cli.verbs.plans.plan import AFTER, BEFORE, nothing_found
 from meshwright.planner.question.constraints import Asked, Constraints, asked
 from meshwright.planner.question.pins import parse
 from meshwright.planner.search.emittable import Passed
@@ -91,7 +91,7 @@ def ran(
     monkeypatch.setattr(module, "plan_of", lambda solved, top: done.append(f"{top} others") or made)
     monkeypatch.setattr(module, "nothing_found", lambda solved, args: done.append("nothing") or 3)
     monkeypatch.setattr(
-        "meshwright.planner.cli.views.plan.show", lambda plan, written: done.append(f"shown, {written}")
+        "meshwright.planner.cli.views.plans.plan.show", lambda plan, written: done.append(f"shown, {written}")
     )
     usual = {"dump_after": None, "out": None, "force": False, "time_limit": None, "objective": "time", "top": 5}
     return module.run(Namespace(**usual | {"json": False, "max_gap": None} | words)), done
@@ -258,7 +258,7 @@ def test_what_is_said_where_there_is_no_plan(
     assert nothing_found(case, Namespace(time_limit=None, json=True)) == code
     assert capsys.readouterr().out == f"{json.dumps(nothing_to_json(nothing()), indent=2, ensure_ascii=False)}\n"
     shown: list[object] = []
-    monkeypatch.setattr("meshwright.planner.cli.views.plan.show_nothing", shown.append)
+    monkeypatch.setattr("meshwright.planner.cli.views.plans.plan.show_nothing", shown.append)
     assert nothing_found(case, Namespace(time_limit=None, json=False)) == code
     assert shown == [nothing()]
     assert capsys.readouterr().out == ""

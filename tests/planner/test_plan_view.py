@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.answer.relax import Nothing, Relaxation
-from meshwright.planner.cli.views.plan import show, show_nothing
+from meshwright.planner.cli.views.plans.plan import show, show_nothing
 from meshwright.planner.plan.types import Machines, Plan
 from meshwright.planner.question.module_pins import ModulePin
 from meshwright.planner.search.search import Found

@@ -14,9 +14,9 @@ import pytest
 from meshwright.backends.results import Alone, Verified
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.graph.graph import Type
-from meshwright.planner.cli.verbs import verify
-from meshwright.planner.cli.views import alone as of_alone
-from meshwright.planner.cli.views import verify as of_run
+from meshwright.planner.cli.verbs.code import verify
+from meshwright.planner.cli.views.code import alone as of_alone
+from meshwright.planner.cli.views.code import verify as of_run
 from meshwright.planner.plan import needs
 from meshwright.planner.plan.needs import Needs, available_bytes, needs_of, parameters_of
 

@@ -19,7 +19,7 @@ from meshwright.backends.results import Files, Seat
 from meshwright.backends.torch_ import door
 from meshwright.backends.torch_.emit.write.hosts import on_hosts, on_several
 from meshwright.cost_models.hardware.text import read_cluster
-from meshwright.planner.cli.verbs.emit import seats
+from meshwright.planner.cli.verbs.code.emit import seats
 
 ROOT = Path(__file__).parents[3]
 PYTHON = f"""#!/bin/sh

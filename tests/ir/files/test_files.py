@@ -16,9 +16,9 @@ from meshwright.ir.files.documents import Fault, Unparsed, differences, parse_js
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import DEPTH, FILE_BYTES, LIMITS, Limit, counted, render
 from meshwright.ir.target.workload import Workload
-from meshwright.planner.cli.arguments import SCHEMAS
+from meshwright.planner.cli.arguments.reference import SCHEMAS
 from meshwright.planner.cli.main import main
-from meshwright.planner.cli.verbs.schema import TABLES, schema_of
+from meshwright.planner.cli.verbs.reference.schema import TABLES, schema_of
 from meshwright.planner.question.pin_schema import LINE
 from tests.mutations import mutated, refusal, repeated
 

@@ -18,9 +18,9 @@ from meshwright.backends.subject import Subject
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.planner.cli.exits import MISMATCH
 from meshwright.planner.cli.output import folder_of, made
-from meshwright.planner.cli.verbs.emit import tiny
-from meshwright.planner.cli.views import alone as of_alone
-from meshwright.planner.cli.views.verify import shown, to_json
+from meshwright.planner.cli.verbs.code.emit import tiny
+from meshwright.planner.cli.views.code import alone as of_alone
+from meshwright.planner.cli.views.code.verify import shown, to_json
 from meshwright.planner.plan.emitted import backend_of, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.needs import available_bytes, needs_of, planned_memory

@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(measured_to_json(found), indent=2)}\n")
         return 0
-    from meshwright.planner.cli.views.profile import show
+    from meshwright.planner.cli.views.machines.profile import show
 
     show(found, str(out))
     return 0

@@ -40,7 +40,7 @@ def run(args: Namespace) -> int:
         told = to_json(plan, measured) | ({"learned": asdict(lesson)} if lesson else {})
         sys.stdout.write(f"{json.dumps(told, indent=2)}\n")
         return 0
-    from meshwright.planner.cli.views.compare import show, show_lesson
+    from meshwright.planner.cli.views.plans.compare import show, show_lesson
 
     show(plan, measured)
     if lesson:

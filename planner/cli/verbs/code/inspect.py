@@ -28,7 +28,7 @@ def run(args: Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found), indent=2)}\n")
     else:
-        from meshwright.planner.cli.views.inspect import show
+        from meshwright.planner.cli.views.code.inspect import show
 
         show(found)
     return 0

@@ -17,7 +17,7 @@ from meshwright.cost_models.measured.several import differences, joined
 from meshwright.ir.errors import ArgumentsMissing, MeshwrightError
 from meshwright.ir.target.capabilities import PROCESSOR
 from meshwright.planner.cli.output import unwritable
-from meshwright.planner.cli.views.profile import row, show, show_differences
+from meshwright.planner.cli.views.machines.profile import row, show, show_differences
 
 
 def run(args: Namespace) -> int:

@@ -33,7 +33,7 @@ def run(args: Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(again, pins, verdict, modules), indent=2, ensure_ascii=False)}\n")
         return 0
-    from meshwright.planner.cli.views.explain import show_explained
+    from meshwright.planner.cli.views.plans.explain import show_explained
 
     show_explained(again, pins_text(pins, modules), verdict)
     return 0

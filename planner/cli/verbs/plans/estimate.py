@@ -49,7 +49,7 @@ def run(args: Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found), indent=2)}\n")
     else:
-        from meshwright.planner.cli.views.estimate import show
+        from meshwright.planner.cli.views.plans.estimate import show
 
         show(found)
     return NOTHING_FITS if args.check and not found.prediction.fits else 0
@@ -88,7 +88,7 @@ def run_many(ask: Ask, args: Namespace) -> int:
             progress.at(len(outcomes))
     progress.clear()
     if not args.json:
-        from meshwright.planner.cli.views.estimate import show_ranked
+        from meshwright.planner.cli.views.plans.estimate import show_ranked
 
         show_ranked(ask, [line.number for line in lines], outcomes, args.top)
     if all(outcome.error for outcome in outcomes):

@@ -74,7 +74,7 @@ def run(args: Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
     else:
-        from meshwright.planner.cli.views.plan import show
+        from meshwright.planner.cli.views.plans.plan import show
 
         show(plan, written)
     if stop.interrupted:
@@ -125,7 +125,7 @@ def nothing_found(solved: Solved, args: Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")
     else:
-        from meshwright.planner.cli.views.plan import show_nothing
+        from meshwright.planner.cli.views.plans.plan import show_nothing
 
         show_nothing(nothing)
     return NOTHING_FITS

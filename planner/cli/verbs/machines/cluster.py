@@ -25,7 +25,7 @@ def _show(args: Namespace) -> int:
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
         print(json.dumps(to_json(shown), indent=2))  # noqa: T201
     else:
-        from meshwright.planner.cli.views.cluster import show
+        from meshwright.planner.cli.views.machines.cluster import show
 
         show(shown)
     return 0

@@ -15,7 +15,7 @@ def run(args: Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found), indent=2, ensure_ascii=False)}\n")
     else:
-        from meshwright.planner.cli.views.diff import show_diff
+        from meshwright.planner.cli.views.plans.diff import show_diff
 
         show_diff(found)
     return 0

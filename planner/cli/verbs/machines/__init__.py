@@ -1,0 +1,1 @@
+"""Verbs of machines: clusters, measurements, and the profiles that are kept of them."""

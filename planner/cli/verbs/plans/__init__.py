@@ -1,0 +1,1 @@
+"""Verbs that answer questions about plans: find one, price one, explain it, compare it with another or with a run."""

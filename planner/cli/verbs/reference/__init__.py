@@ -1,0 +1,1 @@
+"""Verbs that tell what commands and files may hold."""

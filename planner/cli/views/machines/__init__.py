@@ -1,0 +1,1 @@
+"""Clusters and profiles as a person reads them."""

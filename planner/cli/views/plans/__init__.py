@@ -1,0 +1,1 @@
+"""Plans, prices and comparisons as a person reads them."""
