@@ -109,6 +109,12 @@ VERBS = (
         module="meshwright.planner.cli.verbs.machines.profile",
     ),
     Verb(
+        name="cache",
+        help="what earlier runs kept of models and answers on this machine: show it, or remove it",
+        arguments=machines.cache,
+        module="meshwright.planner.cli.verbs.machines.cache",
+    ),
+    Verb(
         name="schema",
         help="print what a kind of file may hold, as JSON Schema",
         arguments=reference.schema,

@@ -24,6 +24,7 @@ WORKLOAD: dict[str, Any] = {
     "style": None,
     "recipe": None,
     "imbalance": 1.0,
+    "cache": True,
 }
 DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "plan": (
@@ -118,6 +119,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         },
     ),
     "profile": (["show"], {"action": "show", "paths": [], "out": None, "json": False}),
+    "cache": ([], {"action": "show", "json": False}),
     "schema": (["plan"], {"kind": "plan"}),
 }
 

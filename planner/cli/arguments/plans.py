@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from meshwright.planner.cli.arguments.common import (
+    add_cache,
     add_force,
     add_model,
     add_output,
@@ -40,6 +41,7 @@ def estimate(parser: ArgumentParser) -> None:
     add("--jobs", type=positive, default=2, metavar="N", help="processes for --configs (default: %(default)s)")
     add("--top", type=positive, default=20, metavar="N", help="rows of the ranked table (default: %(default)s)")
     add("--check", action="store_true", help="exit with 3 if it, or with --configs nothing, fits in memory")
+    add_cache(parser)
     add_output(parser)
     add_seed(parser)
 
@@ -72,6 +74,7 @@ def plan(parser: ArgumentParser) -> None:
     add("--top", type=positive, default=5, metavar="N", help="alternatives that are shown (default: %(default)s)")
     add("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
+    add_cache(parser)
     add_output(parser)
     add_seed(parser)
 
