@@ -11,9 +11,10 @@ from rich.table import Table
 
 from meshwright.cost_models.prediction import Held, Prediction, StagePrediction
 from meshwright.planner.answer import report
-from meshwright.planner.cli.views.plans.plan import amount, difference_table, gap_text, in_words, short
-from meshwright.planner.cli.views.tables import rows_alike, share_table, worth
+from meshwright.planner.cli.views.plans.plan import difference_table
+from meshwright.planner.cli.views.tables import share_table
 from meshwright.planner.plan.types import Bounds
+from meshwright.planner.plan.words import amount, gap_text, in_words, rows_alike, short, worth
 from meshwright.planner.question.pins import Config, fill, parse
 from meshwright.planner.search.search import Found
 
