@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from meshwright.cost_models.collectives.topology import group_shape, pair_shape
 from meshwright.cost_models.hardware.cluster import Cluster
@@ -29,8 +30,7 @@ from meshwright.ir.program.ties import ends_of
 from meshwright.ir.target.workload import Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(NamedTuple):
     """Bytes that all ranks of a stage together receive in a step, for one purpose over one tier."""
 
     tier: str

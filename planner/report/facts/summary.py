@@ -15,7 +15,7 @@ HOLDS = "four of five"
 """Measurements that an interval is meant to hold (docs/prices.md)."""
 
 SAME = 1.0005
-"""Step times below this many times another one are told as equal: three digits are shown."""
+"""Step times within this factor of each other are told as equal: three digits are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,8 @@ def beside(baselines: Sequence[Rival]) -> str:
         return "None of the plans that a person would write fits in memory."
     best = min(fitting, key=lambda one: (one.step_time_s, one.name))
     known = f"the best plan that a person would write ({best.name}, {seconds(best.step_time_s)})"
-    if best.slower < SAME:
+    if 1 / SAME < best.slower < SAME:
         return f"It is as fast as {known}."
+    if best.slower < 1:
+        return f"It takes {1 / best.slower:.2f} times as long as {known}."
     return f"It is {best.slower:.2f} times as fast as {known}, and saves {percent(1 - 1 / best.slower)} of that."

@@ -68,10 +68,6 @@ class Slice:
     def seconds(self) -> float:
         return self.end_s - self.start_s
 
-    @property
-    def waits(self) -> bool:
-        return all(part.kind == "bubble" for part in self.parts)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
@@ -81,10 +77,6 @@ class Lane:
     ranks: tuple[int, ...]
     stages: tuple[int, ...]
     slices: tuple[Slice, ...]
-
-    @property
-    def seconds(self) -> float:
-        return sum(one.seconds for one in self.slices)
 
     def by_kind(self) -> dict[str, float]:
         """Seconds by what is done."""

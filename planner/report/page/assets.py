@@ -50,6 +50,7 @@ td.w{min-width:16ch;max-width:60ch}
 .legend li{display:flex;align-items:center}
 .swatch{display:inline-block;width:.9rem;height:.9rem;border-radius:2px;margin-right:.4rem;flex:none;
 border:1px solid var(--quiet)}
+.round{border-radius:50%}
 button{font:inherit;color:var(--text);background:var(--raised);border:1px solid var(--quiet);border-radius:.4rem;
 padding:.2rem .6rem;display:flex;align-items:center;cursor:pointer;min-height:1.75rem}
 button[aria-pressed=true]{outline:2px solid var(--link)}

@@ -37,7 +37,7 @@ def first(summary: Summary, memory: Sequence[GroupMemory]) -> Markup:
                 tag("p", lead, class_="lead"),
                 _figures(summary, held),
                 tag("div", _words(summary), _shares(summary), class_="columns"),
-                _more(summary),
+                *_lists(summary),
             ),
         )
     )
@@ -114,10 +114,6 @@ def _shares(summary: Summary) -> Markup:
         tag("h3", "Where the step goes"),
         table(caption, "wnnw", ("share", "time", "of the step", "of the largest"), rows),
     )
-
-
-def _more(summary: Summary) -> Markup:
-    return join(_lists(summary))
 
 
 def _lists(summary: Summary) -> Iterator[Markup]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.planner.plan.units import bytes_per_s, nbytes, percent
 from meshwright.planner.report.facts.traffic import REASONS, TIERS, Flow, Pool, Seat, Traffic
-from meshwright.planner.report.page.markup import Markup, drawing, label, num, section, table, tag
+from meshwright.planner.report.page.markup import Markup, drawing, label, num, scrolling, section, table, tag
 
 WIDTH, HOST, MARGIN = 1000.0, 400.0, 20.0
 SEAT, BETWEEN, IN_ROW = 42.0, 6.0, 8
@@ -49,11 +49,11 @@ def _table(flows: Sequence[Flow], total: float) -> Markup:
     return table("what is received in a step, by all ranks together", "wwwnnn", columns, rows)
 
 
-def _on(flows: Sequence[Flow], *tiers: str) -> str:
-    """What goes over some tiers, in a line."""
+def _on(flows: Sequence[Flow], tier: str) -> str:
+    """What goes over a tier, in a line."""
     found: dict[str, float] = {}
     for flow in flows:
-        if flow.tier in tiers:
+        if flow.tier == tier:
             found[name_of(flow)] = found.get(name_of(flow), 0.0) + flow.nbytes
     most = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     said = [f"{name} {nbytes(size)}" for name, size in most[:MOST_NAMED]]
@@ -64,49 +64,44 @@ def _on(flows: Sequence[Flow], *tiers: str) -> str:
 
 def _drawing(traffic: Traffic) -> Markup:
     rows, y = list[Markup](), 24.0
-    for pool in traffic.pools:
-        y = _pool(rows, y, pool, traffic.flows)
-    if len(traffic.pools) > 1:
-        rows.append(tag("path", d=f"M{num(MARGIN)} {num(y)}H{num(WIDTH - MARGIN)}", class_="wire"))
-        rows.append(label(WIDTH / 2, y + LINE, f"between pools: {_on(traffic.flows, 'pools')}", anchor="middle"))
-        y += 2 * LINE
+    for index, pool in enumerate(traffic.pools):
+        top, y = y, _pool(rows, y, pool)
+        if index:
+            middle, x = top - 2.5 * LINE, MARGIN + HOST
+            rows.append(tag("path", d=f"M{num(x)} {num(middle)}h12V{num(top + 2 * LINE)}h-12", class_="wire"))
+    for tier, where in TIERS.items():
+        if any(flow.tier == tier for flow in traffic.flows):
+            rows.append(label(MARGIN, y, f"{where}: {_on(traffic.flows, tier)}"))
+            y += LINE
     told = "; ".join(f"{TIERS[tier]}: {_on(traffic.flows, tier)}" for tier in TIERS)
-    made = drawing("links-drawing", "Hosts, and what goes over their links in a step", told, WIDTH, y + 4, *rows)
-    return tag("div", made, class_="scroll", role="region", aria_label="hosts and links", tabindex=0)
+    made = drawing("links-drawing", "Hosts, and what goes over their links in a step", told, WIDTH, y, *rows)
+    return scrolling(made, "hosts and links")
 
 
-def _pool(rows: list[Markup], y: float, pool: Pool, flows: Sequence[Flow]) -> float:
+def _pool(rows: list[Markup], y: float, pool: Pool) -> float:
     """Draw a pool; the place below it."""
     several = f"{pool.hosts:,} hosts" if pool.hosts > 1 else "one host"
     rows.append(
         label(MARGIN, y - 8, f"pool {pool.name}: {several} of {len(pool.first)} x {pool.device}", class_="strong")
     )
     bottom = y
-    ends = [(MARGIN, "first host", pool.first)]
+    ends = [(MARGIN, "first host" if pool.hosts > 1 else "the host", pool.first)]
     if pool.hosts > 1:
         ends.append((WIDTH - MARGIN - HOST, "last host", pool.last))
     for x, name, seats in ends:
         bottom = y + _host(rows, x, y, name, seats, pool)
     if pool.hosts > 2:
         rows.append(label(WIDTH / 2, (y + bottom) / 2, f"… {pool.hosts - 2:,} more …", anchor="middle", class_="quiet"))
-    wires = (("island", f"inside an island ({pool.island})"), ("host", "over the link of a host"))
-    inside = [f"{where}: {_on(flows, tier)}" for tier, where in wires if any(flow.tier == tier for flow in flows)]
     if pool.hosts > 1:
         middle = bottom + 12
         for x, _, _ in ends:
             rows.append(tag("path", d=f"M{num(x + HOST / 2)} {num(bottom)}V{num(middle)}", class_="wire"))
-        rows.append(
-            tag("path", d=f"M{num(MARGIN + HOST / 2)} {num(middle)}H{num(WIDTH - MARGIN - HOST / 2)}", class_="wire")
-        )
-        rate = f" ({pool.network}, {bytes_per_s(pool.network_bytes_per_s)} a host)" if pool.network else ""
-        rows.append(label(WIDTH / 2, middle + LINE, f"between hosts{rate}: {_on(flows, 'rail')}", anchor="middle"))
+        across = f"M{num(MARGIN + HOST / 2)} {num(middle)}H{num(WIDTH - MARGIN - HOST / 2)}"
+        rows.append(tag("path", d=across, class_="wire"))
+        rate = f"{pool.network}, {bytes_per_s(pool.network_bytes_per_s)} a host" if pool.network else "network"
+        rows.append(label(WIDTH / 2, middle + LINE, rate, anchor="middle", class_="quiet"))
         bottom = middle + LINE
-    for line in inside:
-        bottom += LINE
-        rows.append(
-            label(WIDTH / 2 if pool.hosts > 1 else MARGIN, bottom, line, anchor="middle" if pool.hosts > 1 else "start")
-        )
-    return bottom + 2.5 * LINE
+    return bottom + 2 * LINE
 
 
 def _host(rows: list[Markup], x: float, y: float, name: str, seats: Sequence[Seat], pool: Pool) -> float:

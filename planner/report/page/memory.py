@@ -15,6 +15,7 @@ from meshwright.planner.report.page.markup import (
     label,
     legend,
     num,
+    scrolling,
     section,
     table,
     tag,
@@ -87,7 +88,7 @@ def _waterfall(group: GroupMemory) -> Markup:
     told = f"{parts}: together {nbytes(group.peak_bytes)} of {nbytes(group.capacity_bytes)}."
     height = y + ROW + 8
     made = drawing("memory-waterfall", "Memory of the fullest rank", told, WIDTH, height, *rows)
-    return tag("div", made, class_="scroll", role="region", aria_label="memory of the fullest rank", tabindex=0)
+    return scrolling(made, "memory of the fullest rank")
 
 
 def _limits(group: GroupMemory, scale: float, top: float, bottom: float) -> Iterator[Markup]:
@@ -121,7 +122,7 @@ def _bars(groups: Sequence[GroupMemory]) -> Markup:
     rows = [*limits, *rows]
     told = f"{len(groups)} rows of stacked bars; the fullest holds {nbytes(max(one.peak_bytes for one in groups))}."
     made = drawing("memory-groups", "Memory of every group", told, WIDTH, height, *rows)
-    return tag("div", made, class_="scroll", role="region", aria_label="memory of every group", tabindex=0)
+    return scrolling(made, "memory of every group")
 
 
 def _own_limits(groups: Sequence[GroupMemory], scale: float) -> list[Markup]:

@@ -29,10 +29,10 @@ def _body(body: BodyUse) -> Iterator[Markup]:
     yield tag("p", f"{again}{several}; in plan.json: {', '.join(body.plans)}.", class_="quiet")
     if body.uses:
         columns = ("axis", "used as", "what it does", "in operators", "number")
-        yield table(f"axes of {body.module}", "wwwwn", columns, map(_use, body.uses))
+        yield table(f"axes of {body.plans[0]}", "wwwwn", columns, map(_use, body.uses))
     if body.stored:
         columns = ("parameters", "gradients", "optimizer", "which", "number")
-        yield table(f"parameters of {body.module} between uses", "wwwwn", columns, map(_stored, body.stored))
+        yield table(f"parameters of {body.plans[0]} between uses", "wwwwn", columns, map(_stored, body.stored))
 
 
 def _use(use: Use) -> tuple[Content, ...]:

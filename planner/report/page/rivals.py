@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from meshwright.planner.plan.types import Rival
 from meshwright.planner.plan.units import nbytes, seconds
 from meshwright.planner.plan.words import short
 from meshwright.planner.report.page.first import NAMES
-from meshwright.planner.report.page.markup import Content, Markup, breaking, details, join, section, table, tag
+from meshwright.planner.report.page.markup import Content, Markup, breaking, details, section, table, tag
 
 KINDS = "wwwnnnw"
 """Of the columns of tables of plans."""
@@ -37,7 +37,7 @@ def rivals(baselines: Sequence[Rival], alternatives: Sequence[Rival]) -> Markup:
             if numbered
             else []
         ),
-        details("What each takes longer or less for", *(_differences(*one) for one in (*named, *numbered))),
+        *_differences((*named, *numbered)),
     )
 
 
@@ -56,10 +56,14 @@ def _row(name: str, one: Rival) -> tuple[Content, ...]:
     )
 
 
-def _differences(name: str, one: Rival) -> Markup:
-    shares = [(share, more_s) for share, more_s in one.differences if more_s]
-    if not shares:
-        return join(())
+def _differences(plans: Sequence[tuple[str, Rival]]) -> Iterator[Markup]:
+    """What each of them takes longer or less for, if there is anything."""
+    unlike = [(name, shares) for name, one in plans if (shares := [share for share in one.differences if share[1]])]
+    if unlike:
+        yield details("What each takes longer or less for", *(_difference(*one) for one in unlike))
+
+
+def _difference(name: str, shares: Sequence[tuple[str, float]]) -> Markup:
     most = max(abs(more_s) for _, more_s in shares)
     rows = (
         (NAMES.get(share, share), f"{'+' if more_s > 0 else '-'}{seconds(abs(more_s))}", _bar(more_s, most))

@@ -15,7 +15,18 @@ from meshwright.planner.plan.units import percent, seconds
 from meshwright.planner.plan.words import rows_alike
 from meshwright.planner.report.facts.timeline import KINDS, Lane, Slice, Timeline
 from meshwright.planner.report.page.colours import KINDS as COLOURS
-from meshwright.planner.report.page.markup import Markup, details, drawing, label, legend, num, section, table, tag
+from meshwright.planner.report.page.markup import (
+    Markup,
+    details,
+    drawing,
+    label,
+    legend,
+    num,
+    scrolling,
+    section,
+    table,
+    tag,
+)
 
 LANES, SLICES = 16, 640
 WIDTH, LEFT, RIGHT, TOP = 1200.0, 130.0, 20.0, 30.0
@@ -153,7 +164,7 @@ def _drawing(step: Timeline, first: Sequence[Lane], last: Sequence[Lane], window
         rows.append(label(x + GAP / 2, TOP + 12, "…", anchor="middle", class_="strong"))
     told = f"{len(first) + len(last)} lanes of {seconds(step.step_s)} each; the table below has their figures."
     made = drawing("timeline", "What groups of ranks do in a step", told, WIDTH, y + 8, *rows)
-    return tag("div", made, class_="scroll", role="region", aria_label="the step in time", tabindex=0)
+    return scrolling(made, "lanes of the step")
 
 
 def _axis(window: Window, bottom: float) -> Iterator[Markup]:

@@ -7,7 +7,7 @@ from math import log
 
 from meshwright.planner.plan.units import nbytes, seconds
 from meshwright.planner.report.facts.priced import Priced
-from meshwright.planner.report.page.markup import Markup, breaking, drawing, label, num, section, table, tag
+from meshwright.planner.report.page.markup import Markup, breaking, drawing, label, num, scrolling, section, table, tag
 
 WIDTH, HEIGHT = 900.0, 420.0
 LEFT, RIGHT, TOP, BOTTOM = 90.0, 40.0, 20.0, 50.0
@@ -53,7 +53,8 @@ def tradeoff(priced: Sequence[Priced], capacity_bytes: float) -> Markup:
 
 def _legend() -> Iterator[Markup]:
     for kind, colour in KINDS.items():
-        yield tag("li", tag("span", class_=f"swatch {colour}", aria_hidden="true"), NAMES[kind])
+        shape = "" if kind == "alternative" else " round"
+        yield tag("li", tag("span", class_=f"swatch{shape} {colour}", aria_hidden="true"), NAMES[kind])
 
 
 def _drawing(priced: Sequence[Priced], capacity_bytes: float) -> Markup:
@@ -87,7 +88,7 @@ def _drawing(priced: Sequence[Priced], capacity_bytes: float) -> Markup:
     rows += (label(at_x + 9, at_y - 7, numbers) for at_x, at_y, numbers in _numbered(places))
     told = "; ".join(f"{one.name}: {seconds(one.step_s)}, {nbytes(one.peak_bytes)}" for one in priced)
     made = drawing("tradeoff-drawing", "Step time against memory", told, WIDTH, HEIGHT, *rows)
-    return tag("div", made, class_="scroll", role="region", aria_label="step time against memory", tabindex=0)
+    return scrolling(made, "step time against memory")
 
 
 def _instants(least_s: float, most_s: float, *, logarithmic: bool) -> list[float]:
@@ -118,4 +119,8 @@ def _point(one: Priced, x: float, y: float) -> Markup:
     told = tag("title", f"{one.name}, {one.config}: {seconds(one.step_s)}, {nbytes(one.peak_bytes)}")
     fill = colour if one.fits else "hollow"
     radius = 7.0 if one.kind == "plan" else 5.0
-    return tag("circle", told, cx=x, cy=y, r=radius, class_=fill, style=None if one.fits else f"stroke:var(--{colour})")
+    stroke = None if one.fits else f"stroke:var(--{colour})"
+    if one.kind == "alternative":
+        side = 2 * radius - 1
+        return tag("rect", told, x=x - side / 2, y=y - side / 2, width=side, height=side, class_=fill, style=stroke)
+    return tag("circle", told, cx=x, cy=y, r=radius, class_=fill, style=stroke)

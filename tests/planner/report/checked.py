@@ -98,6 +98,9 @@ def check_structure(page: Page) -> None:
         assert one["role"] == "img"
         assert one["aria-labelledby"]
         assert one["viewbox"]
+    regions = [(one["aria-label"] or "").lower() for one in page.all("div") if one.get("role") == "region"]
+    named = [*regions, *(text.lower() for tag, text in page.words if tag == "h2")]
+    assert len(set(named)) == len(named)
     for tag, one in page.elements:
         if one.get("role") == "region":
             assert one["aria-label"]

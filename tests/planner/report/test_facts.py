@@ -79,7 +79,7 @@ def test_flows_of_one_kind_are_added_and_nothing_is_no_flow(small: str) -> None:
     step = case.evaluator.step(program)
     received = list(loads(program, CLUSTER, step.ledgers, step.workload))
     assert len(flows_of(received)) < len(received)
-    assert flows_of([replace(one, nbytes=0.0) for one in received]) == ()
+    assert flows_of([one._replace(nbytes=0.0) for one in received]) == ()
 
 
 def uses(small: str, pins: str) -> dict[str, BodyUse]:
@@ -138,6 +138,10 @@ def test_prices_are_those_of_the_file_and_the_plan_as_it_is_priced_now() -> None
             "None of the plans that a person would write fits in memory.",
         ),
         ((rival("a", "zero=3", "as fast"),), "It is as fast as the best plan that a person would write (a, 2 s)."),
+        (
+            (rival("a", "zero=3", "plan emit refuses it", slower=0.5),),
+            "It takes 2.00 times as long as the best plan that a person would write (a, 1 s).",
+        ),
         (
             (rival("a", "zero=3", "x", slower=4.0), rival("b", "zero=1", "x", slower=2.0)),
             "It is 2.00 times as fast as the best plan that a person would write (b, 4 s), and saves 50.00 % of that.",

@@ -29,6 +29,7 @@ def test_a_page_is_whole_and_asks_for_nothing() -> None:
     page = check_page(document(report()))
     sections = [one["id"] for one in page.all("section")]
     assert sections == [name for name, _ in SECTIONS]
+    assert [text for tag, text in page.words if tag == "h2"] == [title for _, title in SECTIONS]
     assert [one["href"] for one in page.all("a")] == ["#main", *(f"#{name}" for name in sections)]
 
 
