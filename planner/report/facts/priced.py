@@ -1,4 +1,4 @@
-"""Step time and memory of the plan and of the configurations that it is held against."""
+"""Step time and memory of the plan, of those that it is held against, and of the frontier of all that was priced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.planner.plan.words import short
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """A configuration with its price; `kind` is `plan`, `baseline` or `alternative`."""
+    """A configuration with its price; `kind` is `plan`, `baseline`, `alternative` or `frontier`."""
 
     kind: str
     name: str
@@ -32,7 +32,7 @@ def priced_of(plan: Plan, prediction: Prediction) -> tuple[Priced, ...]:
         peak_bytes=prediction.peak_memory_bytes,
         fits=prediction.fits,
     )
-    return (own, *_rivals(plan))
+    return (own, *_rivals(plan), *_frontier(plan))
 
 
 def _rivals(plan: Plan) -> Iterator[Priced]:
@@ -47,3 +47,18 @@ def _rivals(plan: Plan) -> Iterator[Priced]:
                     peak_bytes=one.peak_memory_bytes,
                     fits=one.fits,
                 )
+
+
+def _frontier(plan: Plan) -> Iterator[Priced]:
+    """Configurations of the frontier that are none of the others."""
+    known = {plan.config, *(one.config for one in (*plan.baselines, *plan.alternatives))}
+    others = (one for one in plan.frontier if one.config not in known)
+    for number, one in enumerate(others, 1):
+        yield Priced(
+            kind="frontier",
+            name=f"of the frontier {number}",
+            config=short(one.config),
+            step_s=one.step_time_s,
+            peak_bytes=one.peak_memory_bytes,
+            fits=one.fits,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from math import log
 
 from meshwright.planner.plan.units import nbytes, seconds
@@ -18,8 +18,13 @@ ROOM = 0.06
 TICKS = 5
 CLOSE = 14.0
 """Pixels between points that have one label."""
-KINDS = {"plan": "pink", "baseline": "blue", "alternative": "green"}
-NAMES = {"plan": "the plan", "baseline": "what a person would write", "alternative": "alternatives"}
+KINDS = {"plan": "pink", "baseline": "blue", "alternative": "green", "frontier": "brown"}
+NAMES = {
+    "plan": "the plan", "baseline": "what a person would write", "alternative": "alternatives",
+    "frontier": "others that nothing undercuts in both",
+}  # fmt: skip
+SQUARES = ("alternative", "frontier")
+"""Kinds that are drawn as squares; the others are circles."""
 
 
 def tradeoff(priced: Sequence[Priced], capacity_bytes: float) -> Markup:
@@ -45,15 +50,17 @@ def tradeoff(priced: Sequence[Priced], capacity_bytes: float) -> Markup:
         "tradeoff",
         "Time and memory",
         tag("p", told),
-        tag("ul", *_legend(), class_="legend", aria_label="kinds of points"),
+        tag("ul", *_legend({one.kind for one in priced}), class_="legend", aria_label="kinds of points"),
         _drawing(priced, capacity_bytes),
         table("configurations with their prices", "wwwnnw", columns, rows),
     )
 
 
-def _legend() -> Iterator[Markup]:
+def _legend(used: Set[str]) -> Iterator[Markup]:
     for kind, colour in KINDS.items():
-        shape = "" if kind == "alternative" else " round"
+        if kind not in used:
+            continue
+        shape = "" if kind in SQUARES else " round"
         yield tag("li", tag("span", class_=f"swatch{shape} {colour}", aria_hidden="true"), NAMES[kind])
 
 
@@ -120,7 +127,7 @@ def _point(one: Priced, x: float, y: float) -> Markup:
     fill = colour if one.fits else "hollow"
     radius = 7.0 if one.kind == "plan" else 5.0
     stroke = None if one.fits else f"stroke:var(--{colour})"
-    if one.kind == "alternative":
-        side = 2 * radius - 1
+    if one.kind in SQUARES:
+        side = 2 * radius - (1 if one.kind == "alternative" else 4)
         return tag("rect", told, x=x - side / 2, y=y - side / 2, width=side, height=side, class_=fill, style=stroke)
     return tag("circle", told, cx=x, cy=y, r=radius, class_=fill, style=stroke)

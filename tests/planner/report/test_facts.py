@@ -14,7 +14,7 @@ from meshwright.planner.report.facts.placements import BodyUse, placements_of
 from meshwright.planner.report.facts.priced import priced_of
 from meshwright.planner.report.facts.summary import beside, summary_of
 from meshwright.planner.report.facts.traffic import REASONS, TIERS, flows_of, traffic_of
-from tests.planner.handmade import GIB, ROOMY, held, plan, prediction, rival, stage
+from tests.planner.handmade import GIB, ROOMY, held, plan, point, prediction, rival, stage
 from tests.planner.refining import Case
 
 CLUSTER = read_cluster("2x4xA100")
@@ -119,12 +119,15 @@ def test_storage_is_told_of_every_parameter_once(small: str) -> None:
 
 
 def test_prices_are_those_of_the_file_and_the_plan_as_it_is_priced_now() -> None:
-    one = plan()
+    own = plan()
+    known, other = point("zero=3", 3.0, 3.0), point("zero=1", 5.0, 1.0, fits=False)
+    one = replace(own, baselines=(replace(own.baselines[1], config=known.config),), frontier=(known, other))
     found = priced_of(one, prediction(step_time_s=2.5, step_time_high_s=4.0))
     assert [(p.kind, p.name, p.step_s, p.fits) for p in found] == [
         ("plan", "the plan", 2.5, True),
         ("baseline", "fsdp", 3.0, True),
         ("alternative", "alternative 1", 4.0, True),
+        ("frontier", "of the frontier 1", 5.0, False),
     ]
 
 
