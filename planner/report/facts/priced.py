@@ -56,7 +56,7 @@ def _frontier(plan: Plan) -> Iterator[Priced]:
     for number, one in enumerate(others, 1):
         yield Priced(
             kind="frontier",
-            name=f"of the frontier {number}",
+            name=f"priced {number}",
             config=short(one.config),
             step_s=one.step_time_s,
             peak_bytes=one.peak_memory_bytes,

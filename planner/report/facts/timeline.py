@@ -122,23 +122,7 @@ class Timeline:
 def timeline_of(step: Step, step_s: float, schedule: str) -> Timeline:
     """The timeline of a priced step; `step_s` and `schedule` are its time, and the name of the order of its work."""
     ran, seconds = step.ran(), step.seconds()
-    ends, before_s = step.endings(ran), step.before_s(ran)
-    parts = {
-        (kind, stage): tuple(_parts_of(step, seconds, ran, kind, stage))
-        for stage in range(len(step.program.stages))
-        for kind in ACTIONS
-    }
-    actions: list[list[Slice]] = [[] for _ in ends]
-    for group, kind, stage, microbatch, start_s, end_s in ran.timeline():
-        own = Slice(
-            name=f"{stage}{kind}{microbatch}",
-            start_s=start_s,
-            end_s=end_s,
-            parts=parts[kind, stage],
-            stage=stage,
-            microbatch=microbatch,
-        )
-        actions[group].append(own)
+    ends, before_s, actions = step.endings(ran), step.before_s(ran), _actions(step, ran, seconds)
     lanes = []
     for group, (ranks, _) in enumerate(step.program.actions):
         released = [] if step.rolling else _one_by_one({"publish": ran.release_s[group]}, 0.0)
@@ -157,6 +141,27 @@ def timeline_of(step: Step, step_s: float, schedule: str) -> Timeline:
         straggling_s=step_s - max(finish),
         rolling=step.rolling,
     )
+
+
+def _actions(step: Step, ran: Simulated, seconds: Seconds) -> list[list[Slice]]:
+    """The actions of every group, in order."""
+    parts = {
+        (kind, stage): tuple(_parts_of(step, seconds, ran, kind, stage))
+        for stage in range(len(step.program.stages))
+        for kind in ACTIONS
+    }
+    found: list[list[Slice]] = [[] for _ in step.program.actions]
+    for group, kind, stage, microbatch, start_s, end_s in ran.timeline():
+        own = Slice(
+            name=f"{stage}{kind}{microbatch}",
+            start_s=start_s,
+            end_s=end_s,
+            parts=parts[kind, stage],
+            stage=stage,
+            microbatch=microbatch,
+        )
+        found[group].append(own)
+    return found
 
 
 def _parts_of(step: Step, seconds: Seconds, ran: Simulated, kind: str, stage: int) -> Iterator[Part]:

@@ -16,12 +16,14 @@ SPREAD = 4.0
 ROOM = 0.06
 """Around the points, as a share of what they span."""
 TICKS = 5
-CLOSE = 14.0
+FAR = 3.0
+"""So many times the most that is held: what may be used of a device is not drawn beyond."""
+CLOSE = 20.0
 """Pixels between points that have one label."""
 KINDS = {"plan": "pink", "baseline": "blue", "alternative": "green", "frontier": "brown"}
 NAMES = {
     "plan": "the plan", "baseline": "what a person would write", "alternative": "alternatives",
-    "frontier": "others that nothing undercuts in both",
+    "frontier": "others that none undercuts in both",
 }  # fmt: skip
 SQUARES = ("alternative", "frontier")
 """Kinds that are drawn as squares; the others are circles."""
@@ -29,10 +31,11 @@ SQUARES = ("alternative", "frontier")
 
 def tradeoff(priced: Sequence[Priced], capacity_bytes: float) -> Markup:
     """The section on time and memory; `capacity_bytes` may be used of a device of the fullest rank."""
+    usable = f"what may be used of a device, {nbytes(capacity_bytes)}"
+    limit = f"The line is {usable}" if _has_line(priced, capacity_bytes) else f"All are far below {usable}"
     told = (
         "Each point is a configuration of plan.json: its step time and the memory of its fullest rank. "
-        f"The line is what may be used of a device, {nbytes(capacity_bytes)}; hollow points do not fit. "
-        "Numbers are those of the table."
+        f"{limit}; hollow points do not fit. Numbers are those of the table."
     )
     rows = (
         (
@@ -65,7 +68,8 @@ def _legend(used: Set[str]) -> Iterator[Markup]:
 
 
 def _drawing(priced: Sequence[Priced], capacity_bytes: float) -> Markup:
-    times, most = [one.step_s for one in priced], max(capacity_bytes, *(one.peak_bytes for one in priced)) * (1 + ROOM)
+    times, has_line = [one.step_s for one in priced], _has_line(priced, capacity_bytes)
+    most = max(capacity_bytes * has_line, *(one.peak_bytes for one in priced)) * (1 + ROOM)
     logarithmic = max(times) > SPREAD * min(times)
     seen = [log(one) if logarithmic else one for one in times]
     low, high = min(seen), max(seen)
@@ -88,14 +92,20 @@ def _drawing(priced: Sequence[Priced], capacity_bytes: float) -> Markup:
         rows.append(label(x(step_s), bottom + 18, seconds(step_s), anchor="middle", class_="quiet"))
     scale = ", logarithmic" if logarithmic else ""
     rows.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, f"step time{scale}", anchor="middle"))
-    rows.append(tag("path", d=f"M{num(LEFT)} {num(y(capacity_bytes))}H{num(WIDTH - RIGHT)}", class_="limit"))
+    if has_line:
+        rows.append(tag("path", d=f"M{num(LEFT)} {num(y(capacity_bytes))}H{num(WIDTH - RIGHT)}", class_="limit"))
     places = [(x(one.step_s), y(one.peak_bytes)) for one in priced]
     for one, place in reversed(list(zip(priced, places, strict=True))):
         rows.append(_point(one, *place))
-    rows += (label(at_x + 9, at_y - 7, numbers) for at_x, at_y, numbers in _numbered(places))
+    rows += (label(at_x + 9, at_y - 7, numbers, class_="halo") for at_x, at_y, numbers in _numbered(places))
     told = "; ".join(f"{one.name}: {seconds(one.step_s)}, {nbytes(one.peak_bytes)}" for one in priced)
     made = drawing("tradeoff-drawing", "Step time against memory", told, WIDTH, HEIGHT, *rows)
     return scrolling(made, "step time against memory")
+
+
+def _has_line(priced: Sequence[Priced], capacity_bytes: float) -> bool:
+    """Whether what may be used of a device is near enough to be drawn."""
+    return capacity_bytes <= FAR * max(one.peak_bytes for one in priced)
 
 
 def _instants(least_s: float, most_s: float, *, logarithmic: bool) -> list[float]:
@@ -109,16 +119,18 @@ def _instants(least_s: float, most_s: float, *, logarithmic: bool) -> list[float
 
 
 def _numbered(places: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float, str]]:
-    """Where numbers stand; points that are close have theirs together."""
-    found: list[tuple[float, float, list[str]]] = []
+    """Where numbers stand; points that are close have theirs together, right of and above all of them."""
+    found: list[list[int]] = []
     for number, (x, y) in enumerate(places):
-        near = next((one for one in found if abs(one[0] - x) < CLOSE and abs(one[1] - y) < CLOSE), None)
-        if near is None:
-            found.append((x, y, [str(number)]))
+        near = (own for own in found if all(abs(a - b) < CLOSE for a, b in zip(places[own[0]], (x, y), strict=True)))
+        own = next(near, None)
+        if own is None:
+            found.append([number])
         else:
-            near[2].append(str(number))
-    for x, y, numbers in found:
-        yield x, y, ", ".join(numbers)
+            own.append(number)
+    for own in found:
+        xs, ys = zip(*(places[number] for number in own), strict=True)
+        yield max(xs), min(ys), ", ".join(map(str, own))
 
 
 def _point(one: Priced, x: float, y: float) -> Markup:

@@ -127,7 +127,7 @@ def test_prices_are_those_of_the_file_and_the_plan_as_it_is_priced_now() -> None
         ("plan", "the plan", 2.5, True),
         ("baseline", "fsdp", 3.0, True),
         ("alternative", "alternative 1", 4.0, True),
-        ("frontier", "of the frontier 1", 5.0, False),
+        ("frontier", "priced 1", 5.0, False),
     ]
 
 

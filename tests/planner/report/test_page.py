@@ -19,6 +19,7 @@ from meshwright.planner.report.page.document import SECTIONS, document
 from meshwright.planner.report.page.first import NAMES
 from meshwright.planner.report.page.markup import escape, tag
 from meshwright.planner.report.page.timeline import LANES, SLICES, shown_lanes, window_of
+from meshwright.planner.report.page.tradeoff import tradeoff
 from tests.planner.report.checked import Page, check_page, report, timeline, with_every_text
 
 HOSTILE = """</script></style></title><b onclick="x()">'"&lt;<!--"""
@@ -147,6 +148,23 @@ def test_what_is_drawn_is_the_beginning_and_the_end(groups: int, microbatches: i
     )
     assert drawn <= SLICES + 2 * LANES
     assert all(0 <= window.x(at) <= 1200 for span in window.spans() for at in span)
+
+
+@pytest.mark.parametrize(("gib", "near"), [(9.0, True), (90.0, False)])
+def test_what_may_be_used_is_a_line_where_that_is_near(gib: float, near: bool) -> None:
+    """The plan holds 6 GiB."""
+    page = Page(tradeoff(report().priced, gib * GIB))
+    assert any(one.get("class") == "limit" for one in page.all("path")) == near
+    assert (f"All are far below what may be used of a device, {gib:.1f} GiB" in page.said()) != near
+
+
+def test_points_that_are_close_have_one_label() -> None:
+    one = report().priced[0]
+    page = Page(tradeoff((one, replace(one, kind="frontier"), replace(one, kind="baseline", step_s=3.0)), 9 * GIB))
+    numbers = [text for tag, text in page.words if tag == "text" and re.fullmatch(r"[\d, ]+", text)]
+    assert numbers == ["0, 1", "2"]
+    assert len(page.all("circle")) == 2
+    assert len(page.all("rect")) == 1
 
 
 def test_a_plan_that_is_priced_again_says_so() -> None:
