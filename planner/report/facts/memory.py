@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from meshwright.cost_models.prediction import Prediction, StagePrediction
 
-RUNGS = {
+PARTS = {
     "parameters": ("parameters",),
     "gradients": ("gradients",),
     "optimizer": ("optimizer",),
@@ -22,7 +22,7 @@ RUNGS = {
 class GroupMemory:
     """Memory of a rank of one group, which runs the same stages, or of several neighbours that hold the same.
 
-    - The rungs add up to `peak_bytes`.
+    - The parts add up to `peak_bytes`.
     """
 
     first: int
@@ -32,7 +32,7 @@ class GroupMemory:
     """Whether groups have several stages, which share their memory."""
     ranks: int
     """Of one group."""
-    rungs: tuple[tuple[str, float], ...]
+    parts: tuple[tuple[str, float], ...]
     peak_bytes: float
     capacity_bytes: float
     device_bytes: float
@@ -64,14 +64,14 @@ def memory_of(prediction: Prediction, groups: Sequence[int]) -> tuple[GroupMemor
 
 
 def _group(first: int, last: int, stage: StagePrediction, *, several: bool) -> GroupMemory:
-    held, parts = stage.memory, dict(stage.memory.parts)
-    rungs = tuple((name, sum(parts.get(part, 0.0) for part in own)) for name, own in RUNGS.items())
+    held, known = stage.memory, dict(stage.memory.parts)
+    parts = tuple((name, sum(known.get(one, 0.0) for one in own)) for name, own in PARTS.items())
     return GroupMemory(
         first=first,
         last=last,
         several=several,
         ranks=stage.ranks,
-        rungs=rungs,
+        parts=parts,
         peak_bytes=held.peak_bytes,
         capacity_bytes=held.capacity_bytes,
         device_bytes=held.device_bytes,

@@ -36,7 +36,7 @@ KINDS: Mapping[str, str] = {
 }  # fmt: skip
 """Colours of what is done in a step."""
 
-RUNGS: Mapping[str, str] = {
+PARTS: Mapping[str, str] = {
     "parameters": "blue", "gradients": "teal", "optimizer": "violet", "saved activations": "orange",
     "working memory": "pink", "runtime": "brown",
 }  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshwright.planner.plan.units import nbytes
-from meshwright.planner.report.facts.memory import RUNGS, GroupMemory, fullest
-from meshwright.planner.report.page.colours import RUNGS as COLOURS
+from meshwright.planner.report.facts.memory import PARTS, GroupMemory, fullest
+from meshwright.planner.report.page.colours import PARTS as COLOURS
 from meshwright.planner.report.page.markup import (
     Markup,
     details,
@@ -45,7 +45,7 @@ def memory(groups: Sequence[GroupMemory]) -> Markup:
         tag("h3", f"The fullest rank: {least.name}, at the {least.instant}"),
         _waterfall(least),
         tag("h3", "Every group of ranks"),
-        legend(((COLOURS[name], name) for name in RUNGS), "memory-groups", "what memory is held by"),
+        legend(((COLOURS[name], name) for name in PARTS), "memory-groups", "what memory is held by"),
         tag("p", f"Neighbours that hold the same are one row{own}.{rest}", class_="quiet"),
         _bars(shown),
         details("Memory of all groups in figures", _table(groups)),
@@ -68,7 +68,7 @@ def _scale(groups: Sequence[GroupMemory]) -> float:
 
 def _waterfall(group: GroupMemory) -> Markup:
     scale, rows, at = _scale((group,)), [], 0.0
-    for index, (name, size) in enumerate(group.rungs):
+    for index, (name, size) in enumerate(group.parts):
         y, start, width = TOP + index * ROW, LEFT + at * scale, size * scale
         rows += [
             label(LEFT - 8, y + 13, name, anchor="end"),
@@ -77,14 +77,14 @@ def _waterfall(group: GroupMemory) -> Markup:
         ]
         at += size
         rows.append(tag("path", d=f"M{num(LEFT + at * scale)} {num(y)}v{num(ROW + BAR)}", class_="grid"))
-    y = TOP + len(group.rungs) * ROW
+    y = TOP + len(group.parts) * ROW
     rows += [
         label(LEFT - 8, y + 13, "together", anchor="end", class_="strong"),
         tag("rect", x=LEFT, y=y, width=at * scale, height=BAR, class_="box"),
         label(LEFT + at * scale + 5, y + 13, nbytes(group.peak_bytes), class_="strong halo"),
     ]
     rows = [*_limits(group, scale, 16.0, y + BAR + 6), *rows]
-    parts = ", ".join(f"{name} {nbytes(size)}" for name, size in group.rungs)
+    parts = ", ".join(f"{name} {nbytes(size)}" for name, size in group.parts)
     told = f"{parts}: together {nbytes(group.peak_bytes)} of {nbytes(group.capacity_bytes)}."
     height = y + ROW + 8
     made = drawing("memory-waterfall", "Memory of the fullest rank", told, WIDTH, height, *rows)
@@ -105,12 +105,12 @@ def _bars(groups: Sequence[GroupMemory]) -> Markup:
     for index, group in enumerate(groups):
         y, at = TOP + index * ROW, LEFT
         bars = []
-        for name, size in group.rungs:
+        for name, size in group.parts:
             width = size * scale
             if width >= 0.05:
                 bars.append(tag("rect", x=at, y=y, width=width, height=BAR, class_=f"part edge {COLOURS[name]}"))
             at += width
-        told = ", ".join(f"{name} {nbytes(size)}" for name, size in group.rungs)
+        told = ", ".join(f"{name} {nbytes(size)}" for name, size in group.parts)
         rows += [
             label(LEFT - 8, y + 13, group.name, anchor="end"),
             tag("g", tag("title", f"{group.name}: {told}"), *bars),
@@ -133,12 +133,12 @@ def _own_limits(groups: Sequence[GroupMemory], scale: float) -> list[Markup]:
 
 
 def _table(groups: Sequence[GroupMemory]) -> Markup:
-    columns = ("of", "ranks", *RUNGS, "together", "may be used", "left", "fullest at", "host memory")
+    columns = ("of", "ranks", *PARTS, "together", "may be used", "left", "fullest at", "host memory")
     rows = (
         (
             one.name,
             f"{one.ranks:,}",
-            *(nbytes(size) for _, size in one.rungs),
+            *(nbytes(size) for _, size in one.parts),
             nbytes(one.peak_bytes),
             nbytes(one.capacity_bytes),
             nbytes(one.left_bytes)
@@ -149,4 +149,4 @@ def _table(groups: Sequence[GroupMemory]) -> Markup:
         )
         for one in groups
     )
-    return table("memory of one rank, by group of ranks", "wn" + "n" * len(RUNGS) + "nnnwn", columns, rows)
+    return table("memory of one rank, by group of ranks", "wn" + "n" * len(PARTS) + "nnnwn", columns, rows)

@@ -25,7 +25,7 @@ def test_memory_is_the_predictions_and_neighbours_that_hold_the_same_are_one() -
     stages = tuple(stage(number, full) for number in range(3))
     found = memory_of(prediction(stages=(*stages, stage(3, held(2.0, 10.0, 1.0)))), (0, 1, 2, 3))
     assert [(one.name, one.peak_bytes / GIB) for one in found] == [("stages 0-2", 6.0), ("stage 3", 2.0)]
-    assert dict(found[0].rungs) == {
+    assert dict(found[0].parts) == {
         "parameters": 1 * GIB,
         "gradients": 0,
         "optimizer": 0,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.cost_models.prediction import HELD, SHARES
-from meshwright.planner.report.facts.memory import RUNGS, GroupMemory
+from meshwright.planner.report.facts.memory import PARTS, GroupMemory
 from meshwright.planner.report.facts.timeline import KINDS
 from meshwright.planner.report.page import colours
 from meshwright.planner.report.page.assets import SCRIPT, STYLE
@@ -50,7 +50,7 @@ def test_what_a_reader_sees_first() -> None:
 def test_users_words_are_harmless() -> None:
     """Every text of a report is followed by markup: the page has the same elements as without, and shows it."""
     plain = Page(document(report()))
-    changed = with_every_text(report(), HOSTILE, but=("kind", "tier", "rungs"))
+    changed = with_every_text(report(), HOSTILE, but=("kind", "tier", "parts"))
     page = check_page(document(changed).replace(str(escape(HOSTILE)), "&lt;"))
     assert [tag for tag, _ in page.elements] == [tag for tag, _ in plain.elements]
     hostile = Page(document(changed))
@@ -92,15 +92,15 @@ def test_both_themes_have_the_same_colours_and_every_colour_is_one_of_them() -> 
     assert list(colours.LIGHT) == list(colours.DARK)
     assert set(re.findall(r"var\(--([a-z]+)\)", STYLE)) <= set(colours.LIGHT)
     assert set(colours.KINDS) == set(KINDS)
-    assert set(colours.RUNGS) == set(RUNGS)
-    for named in (colours.KINDS, colours.RUNGS):
+    assert set(colours.PARTS) == set(PARTS)
+    for named in (colours.KINDS, colours.PARTS):
         assert set(named.values()) <= {*colours.SHAPES, "wait"}
         assert len(set(named.values())) == len(named)
 
 
 def test_every_share_and_every_part_of_memory_has_a_name() -> None:
     assert set(NAMES) == set(SHARES)
-    assert sorted(part for parts in RUNGS.values() for part in parts) == sorted(HELD)
+    assert sorted(part for parts in PARTS.values() for part in parts) == sorted(HELD)
 
 
 def test_a_page_of_a_large_plan_is_small_and_says_what_is_not_drawn() -> None:
@@ -175,13 +175,13 @@ def test_a_plan_that_is_priced_again_says_so() -> None:
 
 def group_memory(number: int, gib: float) -> GroupMemory:
     """A stage that holds so much, of 80 GiB."""
-    rungs = tuple((name, gib / len(RUNGS) * GIB) for name in RUNGS)
+    parts = tuple((name, gib / len(PARTS) * GIB) for name in PARTS)
     return GroupMemory(
         first=number,
         last=number,
         several=False,
         ranks=128,
-        rungs=rungs,
+        parts=parts,
         peak_bytes=gib * GIB,
         capacity_bytes=72 * GIB,
         device_bytes=80 * GIB,

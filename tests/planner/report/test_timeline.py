@@ -66,6 +66,8 @@ PIPELINES = [
     "pp=4,dp=2,mbs=1,schedule=zb-h2",
     "pp=4,dp=2,vp=2,mbs=1,schedule=zbv",
     "pp=2,dp=4,mbs=1,zero=3,recompute=selective",
+    "pp=2,dp=4,mbs=1,zero=1,offload=activations",
+    "pp=1,dp=8,mbs=2,zero=2,offload=optimizer",
 ]
 
 

@@ -88,3 +88,16 @@ def test_another_model_is_refused(saved: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["report", str(saved), "-o", str(file), "--model", str(other)]) != 0
     assert "MW7" in capsys.readouterr().err
     assert not file.exists()
+
+
+@pytest.mark.parametrize("verb", ["report", "trace"])
+def test_other_prices_are_told(saved: Path, tmp_path: Path, capsys: Any, verb: str) -> None:
+    """The plan says that it was priced by another profile: both warn, and the page says so, too."""
+    document = json.loads((saved / "plan.json").read_text())
+    document["provenance"]["profile"]["digest"] = "0123456789abcdef"
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    file = tmp_path / "out"
+    assert main([verb, str(tmp_path), "-o", str(file)]) == 0
+    assert "prices are made again" in capsys.readouterr().err
+    if verb == "report":
+        assert "Priced again: " in check_page(file.read_text(encoding="utf-8")).said()
