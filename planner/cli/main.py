@@ -61,6 +61,18 @@ VERBS = (
         module="meshwright.planner.cli.verbs.plans.diff",
     ),
     Verb(
+        name="report",
+        help="a saved plan as one HTML page: the step in time, memory, links, operators, and why it is the one",
+        arguments=plans.report,
+        module="meshwright.planner.cli.verbs.plans.report",
+    ),
+    Verb(
+        name="trace",
+        help="the predicted step of a saved plan as trace events, for Perfetto",
+        arguments=plans.trace,
+        module="meshwright.planner.cli.verbs.plans.trace",
+    ),
+    Verb(
         name="emit",
         help="write a saved plan as a training script in stock PyTorch, with a launch script and a rank map",
         arguments=code.emit,

@@ -9,5 +9,5 @@
 | `twin` | the plan of a small model of the same structure, on a few processes |
 | `parallelize` | `meshwright.parallelize`: a plan's part of a model on this rank |
 | `needs` | the memory and time that a verification takes, held against what there is |
-| `units` | numbers as people read them |
+| `words`, `units` | a plan in words; numbers as people read them |
 """

@@ -67,6 +67,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
     "explain": ([], {"plan": ".", "why_not": None, "model": None, "cluster": None, "json": False}),
     "diff": (["a", "b"], {"a": "a", "b": "b", "json": False}),
+    "report": (["p", "--out", "f"], {"plan": "p", "model": None, "json": False, "out": "f", "force": False}),
+    "trace": (["p", "--out", "f"], {"plan": "p", "model": None, "json": False, "out": "f", "force": False}),
     "emit": (
         ["p", "--out", "d"],
         {

@@ -9,6 +9,7 @@ from meshwright.planner.cli.arguments.common import (
     add_force,
     add_model,
     add_output,
+    add_plan,
     add_profile,
     add_seed,
     add_workload,
@@ -101,6 +102,24 @@ def explain(parser: ArgumentParser) -> None:
         "--cluster", metavar="CLUSTER", help="another cluster of as many devices: the plan is priced again"
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
+def report(parser: ArgumentParser) -> None:
+    """``plan report``."""
+    add_plan(parser)
+    _add_file(parser, "the page to write, one HTML file")
+
+
+def trace(parser: ArgumentParser) -> None:
+    """``plan trace``."""
+    add_plan(parser)
+    _add_file(parser, "the trace to write, JSON of trace events")
+
+
+def _add_file(parser: ArgumentParser, what: str) -> None:
+    """Add the file that is written."""
+    parser.add_argument("-o", "--out", required=True, metavar="FILE", help=what)
+    add_force(parser)
 
 
 def compare(parser: ArgumentParser) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console
 from rich.table import Table
 
-from meshwright.cost_models.hardware.quantity import Kind
 from meshwright.cost_models.prediction import Prediction
 from meshwright.planner.plan.units import percent, seconds
 
@@ -32,17 +29,6 @@ def new_table(title: str, *columns: str) -> Table:
     return shown
 
 
-def rows_alike(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Rows by number; equal neighbours become one, such as 1-6."""
-    found: list[tuple[int, int, tuple[str, ...]]] = []
-    for number, row in enumerate(rows):
-        if found and found[-1][2] == row:
-            found[-1] = (found[-1][0], number, row)
-        else:
-            found.append((number, number, row))
-    return [(str(first) if first == last else f"{first}-{last}", row) for first, last, row in found]
-
-
 def share_table(prediction: Prediction) -> Table:
     """A table of where a step's time goes."""
     step_s = prediction.step_time_s
@@ -53,8 +39,3 @@ def share_table(prediction: Prediction) -> Table:
     for name, share_s in shares:
         shown.add_row(name, seconds(share_s), percent(share_s / step_s), "#" * max(1, round(BAR * share_s / most)))
     return shown
-
-
-def worth(kind: Kind) -> str:
-    """The reliability of numbers that rest on this provenance."""
-    return kind if kind == "measured" else f"no better than {kind} (uncalibrated: not measured on this cluster)"

@@ -6,9 +6,10 @@ from rich.console import Console
 
 from meshwright.cost_models.prediction import Prediction
 from meshwright.planner.answer.diff import Diff
-from meshwright.planner.cli.views.plans.plan import difference_table, in_words
+from meshwright.planner.cli.views.plans.plan import difference_table
 from meshwright.planner.cli.views.tables import new_console, new_table
 from meshwright.planner.plan.units import count, nbytes, percent, seconds
+from meshwright.planner.plan.words import in_words
 
 
 def show_diff(found: Diff) -> None:

@@ -11,8 +11,9 @@ from meshwright.cost_models.hardware.quantity import weakest_kind
 from meshwright.cost_models.prediction import HELD, StagePrediction
 from meshwright.planner.answer.estimate import Estimate, StageWork
 from meshwright.planner.answer.estimates import Outcome
-from meshwright.planner.cli.views.tables import new_console, new_table, rows_alike, share_table, worth
+from meshwright.planner.cli.views.tables import new_console, new_table, share_table
 from meshwright.planner.plan.units import count, decimal_bytes, nbytes, percent, seconds
+from meshwright.planner.plan.words import rows_alike, worth
 from meshwright.planner.question.annotated import LEFT
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.pins import NAMES, word

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from meshwright.planner.answer.explain import Verdict
-from meshwright.planner.cli.views.plans.plan import difference_table, in_words, show
+from meshwright.planner.cli.views.plans.plan import difference_table, show
 from meshwright.planner.cli.views.tables import new_console
 from meshwright.planner.plan.reload import Reloaded
 from meshwright.planner.plan.units import nbytes, seconds
+from meshwright.planner.plan.words import in_words
 
 
 def show_explained(again: Reloaded, asked: str, verdict: Verdict | None) -> None:
