@@ -152,6 +152,16 @@ class Device:
             found.append((f"usual NIC, {self.nic.kind}", self.nic.rate))
         return tuple(found)
 
+    def to_json(self) -> dict[str, object]:
+        """The device, every number with its provenance."""
+        return {
+            "name": self.name,
+            "vendor": self.vendor,
+            "like": self.like,
+            "island_spans_hosts": bool(self.island and self.island.spans_hosts),
+            "numbers": [{"name": name, **quantity.to_json()} for name, quantity in self.quantities()],
+        }
+
 
 def device(name: str) -> Device:
     """The device of a name or alias, whatever its case, dashes and blanks."""

@@ -91,6 +91,12 @@ VERBS = (
         module="meshwright.planner.cli.verbs.machines.cluster",
     ),
     Verb(
+        name="gpus",
+        help="GPUs and other devices that clusters are made of: memory, peaks, links, and where each number is from",
+        arguments=machines.gpus,
+        module="meshwright.planner.cli.verbs.machines.gpus",
+    ),
+    Verb(
         name="estimate",
         help="price a configuration on a cluster: step time, memory, where the time goes; or many, ranked",
         arguments=plans.estimate,

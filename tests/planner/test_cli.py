@@ -55,6 +55,7 @@ refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="d
         ["inspect", "--batch", "0", "m"],
         ["cluster", "--help"],
         ["estimate", "--help"],
+        ["gpus", "--help"],
         ["plan", "--help"],
         ["explain", "--help"],
         ["diff", "--help"],

@@ -38,6 +38,12 @@ def add_found(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
+def gpus(parser: ArgumentParser) -> None:
+    """``plan gpus``."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="one of them, by any of its names: all of its numbers")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
 def calibrate(parser: ArgumentParser) -> None:
     """``plan calibrate``."""
     add = parser.add_argument
