@@ -33,7 +33,7 @@ from meshwright.ir.errors.config import *
 from meshwright.ir.errors.environment import *
 from meshwright.ir.errors.ir import *
 from meshwright.ir.errors.model import *
-from meshwright.ir.errors.page import render
+from meshwright.ir.errors.page import Page, pages, render
 from meshwright.ir.errors.program import *
 from meshwright.ir.errors.search import *
 from meshwright.ir.errors.usage import *

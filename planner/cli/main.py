@@ -115,6 +115,12 @@ VERBS = (
         module="meshwright.planner.cli.verbs.machines.profile",
     ),
     Verb(
+        name="errors",
+        help="what an error means, with an example and its fix; without a code, all of them",
+        arguments=reference.errors,
+        module="meshwright.planner.cli.verbs.reference.errors",
+    ),
+    Verb(
         name="schema",
         help="print what a kind of file may hold, as JSON Schema",
         arguments=reference.schema,

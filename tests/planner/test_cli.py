@@ -56,6 +56,7 @@ refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="d
         ["cluster", "--help"],
         ["estimate", "--help"],
         ["gpus", "--help"],
+        ["errors", "MW6007"],
         ["plan", "--help"],
         ["explain", "--help"],
         ["diff", "--help"],

@@ -16,3 +16,9 @@ def schema(parser: ArgumentParser) -> None:
         "config: a Hugging Face config.json; configs: a line of --configs; pins: --fix as JSON; log: a step of a log; "
         "profile: what `plan calibrate` writes",
     )
+
+
+def errors(parser: ArgumentParser) -> None:
+    """``plan errors``."""
+    parser.add_argument("code", metavar="CODE", nargs="?", help="one of them, as in MW6007 or DeviceUnknown")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
