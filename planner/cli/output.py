@@ -79,6 +79,25 @@ def _taken(file: Path, cause: str) -> OutputTaken:
     )
 
 
+def free_file(text: str, *, force: bool) -> Path:
+    """The file that --out names, where nobody's work is: checked before anything is asked."""
+    if os.path.lexists(text) and not force:
+        raise OutputTaken(
+            place=f"--out {text}",
+            cause="it is there, and whoever wrote it may have changed it since",
+            fix="name another file with --out, or write over it with --force",
+        )
+    return Path(text)
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write the file that --out names."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise unwritable(file, error, "a file") from None
+
+
 def made(folder: Path) -> Path:
     """The folder to write into, made if it is missing: before the search, not after it."""
     try:

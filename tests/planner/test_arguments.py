@@ -45,6 +45,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "top": 5,
             "out": None,
             "force": False,
+            "config": None,
         },
     ),
     "estimate": (
@@ -59,6 +60,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "fix": [],
             "annotated": None,
             "configs": None,
+            "config": None,
             "jobs": 2,
             "top": 20,
             "check": False,
@@ -96,7 +98,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "compare": (["p", "log"], {"plan": "p", "log": "log", "skip": 1, "learn": None, "json": False}),
     "inspect": (
         ["m"],
-        OUT | {"model": "m", "batch": 1, "seq": 1024, "dtype": "bf16", "style": "eager", "device": "cuda"},
+        OUT
+        | {"model": "m", "config": None, "batch": 1, "seq": 1024, "dtype": "bf16", "style": "eager", "device": "cuda"},
     ),
     "cluster": (["show", "c"], {"action": "show", "cluster": "c", "json": False}),
     "calibrate": (
@@ -118,6 +121,29 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         },
     ),
     "profile": (["show"], {"action": "show", "paths": [], "out": None, "json": False}),
+    "gpus": ([], {"name": None, "json": False}),
+    "errors": ([], {"code": None, "json": False}),
+    "init": (
+        [],
+        WORKLOAD
+        | {
+            "model": None,
+            "cluster": None,
+            "profile": None,
+            "target": None,
+            "fix": [],
+            "allow": [],
+            "forbid": [],
+            "objective": "time",
+            "time_limit": None,
+            "operators": False,
+            "max_gap": None,
+            "top": 5,
+            "seed": 0,
+            "out": "plan.toml",
+            "force": False,
+        },
+    ),
     "schema": (["plan"], {"kind": "plan"}),
 }
 

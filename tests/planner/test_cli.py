@@ -56,6 +56,8 @@ refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="d
         ["cluster", "--help"],
         ["estimate", "--help"],
         ["gpus", "--help"],
+        ["init", "--help"],
+        ["plan", "--config", "q.toml", "--help"],
         ["errors", "MW6007"],
         ["plan", "--help"],
         ["explain", "--help"],

@@ -103,6 +103,10 @@ def of_config(text: str) -> Case:
     return Case("plan inspect config.json", 6, {"config.json": text})
 
 
+def of_question(text: str) -> Case:
+    return Case("plan --config question.toml", 6, {"question.toml": text})
+
+
 def of_cluster(text: str) -> Case:
     return Case("plan cluster show site.toml", 6, {"site.toml": text})
 
@@ -142,6 +146,11 @@ CASES = {
     "MW2006": of_shape(layers=0),
     "MW2007": of_config("[]"),
     "MW2008": of_config('{"model_type": "llama", "num_hidden_layers": "two"}'),
+    "MW2009": Case("plan --config question.toml", 6),
+    "MW2010": of_question("model = tiny.toml\n"),
+    "MW2011": of_question("[workload]\nglobal_bacth = 8\n"),
+    "MW2012": of_question("model = 'tiny.toml'\n"),
+    "MW2013": of_question("[workload]\nglobal_batch = 8\nseq = '64'\n"),
     "MW4004": of_pins("pp=2,dp=2,vp=2,schedule=interleaved,mbs=4"),
     "MW4019": of_pins("pp=4,vp=3,dp=1"),
     "MW4070": of_pins("pp=4,split=even", files={"tiny.toml": shape(layers=6)}),
