@@ -4,6 +4,7 @@
 |---|---|
 | `main` | the table of verbs; where an exception becomes a message and an exit code |
 | `arguments/` | the words of the command line, each declared once; imports nothing heavy |
+| `completion/` | completion scripts, made of what was declared |
 | `declared` | what was declared there, as data |
 | `exits` | exit codes |
 | `interrupts` | Ctrl-C and SIGTERM |

@@ -38,6 +38,8 @@ class Declared:
     """What a verb, or one of its actions, understands."""
 
     options: tuple[Option, ...]
+    told: str = ""
+    """What its help says it is for."""
     actions: dict[str, Declared] = field(default_factory=dict)
     """Its actions by name, where it has some: those of `plan cluster`."""
 
@@ -82,4 +84,4 @@ def _declared(parser: ArgumentParser) -> Declared:
                 repeated=action.nargs in ("*", "+") or isinstance(action.default, list),
             )
         )
-    return Declared(tuple(options), actions)
+    return Declared(tuple(options), parser.description or "", actions)

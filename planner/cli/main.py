@@ -129,6 +129,12 @@ VERBS = (
         module="meshwright.planner.cli.verbs.reference.errors",
     ),
     Verb(
+        name="completion",
+        help="print the script by which a shell completes command lines of `plan`",
+        arguments=reference.completion,
+        module="meshwright.planner.cli.verbs.reference.completion",
+    ),
+    Verb(
         name="schema",
         help="print what a kind of file may hold, as JSON Schema",
         arguments=reference.schema,

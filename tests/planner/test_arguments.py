@@ -144,6 +144,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "force": False,
         },
     ),
+    "completion": (["bash"], {"shell": "bash"}),
     "schema": (["plan"], {"kind": "plan"}),
 }
 

@@ -56,6 +56,7 @@ refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="d
         ["cluster", "--help"],
         ["estimate", "--help"],
         ["gpus", "--help"],
+        ["completion", "--help"],
         ["init", "--help"],
         ["plan", "--config", "q.toml", "--help"],
         ["errors", "MW6007"],

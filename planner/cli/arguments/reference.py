@@ -34,3 +34,11 @@ def init(parser: ArgumentParser) -> None:
     add_question(parser)
     parser.add_argument("--out", metavar="FILE", default="plan.toml", help="the file to write (default: %(default)s)")
     add_force(parser)
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def completion(parser: ArgumentParser) -> None:
+    """``plan completion``."""
+    parser.add_argument("shell", choices=SHELLS, help="bash: source <(plan completion bash); zsh and fish alike")
