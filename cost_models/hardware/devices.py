@@ -25,13 +25,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from meshwright.cost_models.hardware.quantity import Quantity
-from meshwright.ir.errors import DeviceIncomplete, DeviceUnknown, LinkKindUnknown, PeakUnknown
+from meshwright.ir.errors import DeviceIncomplete, DeviceUnknown, LinkKindUnknown, PeakUnknown, closest
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "nvfp4", "mxfp4")
 NIC_KINDS = ("infiniband", "roce", "ethernet")
@@ -175,7 +174,7 @@ def unknown_fix(name: str, own: Iterable[str] = ()) -> str:
     """The remedy for an unknown device: the nearest known ones, and how to describe one's own."""
     own_names = {_key(one): one for one in own}
     known = {key: found.name for key, found in _by_name().items()} | own_names
-    close = get_close_matches(_key(name), sorted(known), n=6, cutoff=0.4)
+    close = closest(_key(name), known, most=6, cutoff=0.4)
     names = list(dict.fromkeys(known[key] for key in close))[:3] or list(device_names())
     return (
         f"the nearest known ones are {', '.join(names)}; or give its peaks in the cluster's TOML:\n"

@@ -59,6 +59,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.files.documents import SHOWN, Fault, Path_, Unparsed, parse_toml, shown
 from meshwright.ir.files.lines import Lines
+from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.files.schema import faults_of
 from meshwright.ir.limits import MATRIX, MATRIX_BYTES
@@ -202,7 +203,10 @@ class _Reader:
             return self.rows([row for row in csv.reader(text.splitlines(), strict=True) if row], str(file), _written)
         except Unreadable as error:
             self.fault(
-                ClusterFileMissing, ("link_matrix",), f"{file} cannot be read: {error.cause}", "correct the path"
+                ClusterFileMissing,
+                ("link_matrix",),
+                f"{file} cannot be read: {error.cause}",
+                did_you_mean(file) + "correct the path",
             )
         except csv.Error as error:
             self.fault(LinkMatrixValue, ("link_matrix",), f"{file} is no CSV: {error}", "give rows of numbers")

@@ -26,7 +26,7 @@ Here the families are taken in whole, so that no second list of their classes ha
 ``plan --help`` passes through here.
 """
 
-from meshwright.ir.errors.base import MeshwrightError, catalogue, nearest, within
+from meshwright.ir.errors.base import MeshwrightError, catalogue, closest, instead, nearest, within
 from meshwright.ir.errors.capability import *
 from meshwright.ir.errors.cluster import *
 from meshwright.ir.errors.config import *

@@ -10,6 +10,7 @@
 | `interrupts` | Ctrl-C and SIGTERM |
 | `output` | what is there already where a command writes |
 | `questions/` | questions in files, which --config reads |
+| `parser` | argparse, whose refusals say what was meant |
 | `progress` | the line of a search on a terminal |
 | `verbs/` | one module for each verb: reads its arguments, asks the rooms above, shows the answer |
 | `views/` | answers as a person reads them |

@@ -27,6 +27,7 @@ from meshwright.ir.processes import collect_rarely
 from meshwright.planner.cli.arguments import code, machines, plans, reference
 from meshwright.planner.cli.declared import loosened
 from meshwright.planner.cli.exits import INTERRUPTED, READER_GONE
+from meshwright.planner.cli.parser import Parser
 
 DEFAULT_VERB = "plan"
 """The verb of a command line that begins with a model, or with --config."""
@@ -145,7 +146,7 @@ VERBS = (
 
 def build_parser(verbs: Sequence[Verb] = VERBS, *, completed: bool = False) -> ArgumentParser:
     """Return the parser of the whole command line; where a file will complete it, of what is said alone."""
-    parser = ArgumentParser(
+    parser = Parser(
         prog="plan",
         description="Meshwright: an automatic parallelism planner, built like a compiler.",
         allow_abbrev=False,

@@ -22,6 +22,7 @@ from meshwright.ir.errors import (
     ModulePinUnmet,
     NoPlanInTime,
     UnknownStep,
+    instead,
 )
 from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.text import fold_text, graph_text
@@ -184,6 +185,4 @@ AFTER: Mapping[str, Callable[[Solved], str]] = {
 
 def _known_step(name: str | None) -> None:
     if name is not None and name not in (*BEFORE, *AFTER):
-        raise UnknownStep(
-            place=f"--dump-after {name}", cause="no such step", fix=f"use one of {', '.join((*BEFORE, *AFTER))}"
-        )
+        raise UnknownStep(place=f"--dump-after {name}", cause="no such step", fix=instead(name, (*BEFORE, *AFTER)))
