@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from meshwright.ir.errors.base import MeshwrightError, catalogue
 
@@ -76,6 +75,8 @@ def _page(kind: type[MeshwrightError]) -> Page:
 
 @cache
 def _examples() -> Mapping[str, Example]:
+    from importlib import resources
+
     text = resources.files("meshwright.ir.errors").joinpath("examples.json").read_text(encoding="utf-8")
     return {code: Example(**told) for code, told in json.loads(text).items()}
 

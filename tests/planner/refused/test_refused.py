@@ -12,7 +12,7 @@ import pytest
 
 from meshwright.ir.errors import catalogue, nearest, pages
 from meshwright.planner.cli.main import main
-from tests.planner.refused.cases import CASES, KEPT, ROOT, example, told
+from tests.planner.refused.cases import CASES, FILES, KEPT, ROOT, example, told
 
 EXAMPLES = json.loads(KEPT.read_text())
 
@@ -27,6 +27,20 @@ def test_a_command_line_is_refused_as_the_page_shows(code: str) -> None:
 
 def test_examples_are_those_that_are_run() -> None:
     assert list(EXAMPLES) == sorted(CASES)
+
+
+def test_the_page_of_the_command_line_shows_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (FILES | CASES["MW2011"].files).items():
+        Path(name).write_text(text)
+    page = (ROOT / "docs" / "cli.md").read_text()
+    blocks = re.findall(r"```console\n\$ plan (.*)\n((?:.*\n)*?)```", page)
+    assert len(blocks) == 2
+    for words, shown in blocks:
+        assert main(words.split()) != 0
+        assert capsys.readouterr().err == shown
 
 
 # Which kinds a command line reaches in a test ------------------------------------------------------------------------
