@@ -45,7 +45,7 @@ def test_the_page_of_the_command_line_shows_what_is_told(
 
 # Which kinds a command line reaches in a test ------------------------------------------------------------------------
 
-UNREACHED = 38
+UNREACHED = 33
 """Kinds of error that a user's files or machine can bring about, and that no test shows by a command line."""
 
 
