@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 
 from meshwright.ir.errors.base import MeshwrightError, catalogue
@@ -41,7 +41,6 @@ class Page:
     example: Example | None
 
     def to_json(self) -> dict[str, object]:
-        example = self.example
         return {
             "code": self.code,
             "kind": self.kind,
@@ -50,7 +49,7 @@ class Page:
             "meaning": " ".join(self.meaning.split()),
             "exit_code": self.exit_code,
             "hook": self.hook or None,
-            "example": example and {name: getattr(example, name) for name in Example.__dataclass_fields__},
+            "example": self.example and asdict(self.example),
         }
 
 

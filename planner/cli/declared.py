@@ -1,7 +1,7 @@
 """Options as they are declared: what a verb's parser understands, as data.
 
-Help pages, completion and the template of `plan init` all say what `planner.cli.arguments` declares; this is the only
-place that looks into a parser for it.
+Completion and the file of `plan init` say what `planner.cli.arguments` declares, as help does; this is the only place
+that looks into a parser for it.
 """
 
 from __future__ import annotations

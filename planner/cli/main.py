@@ -168,9 +168,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? instead
     words = with_verb(sys.argv[1:] if argv is None else argv, verbs)
-    completed = any(word == CONFIG or word.startswith(f"{CONFIG}=") for word in words) and not {"-h", "--help"} & {
-        *words
-    }
+    completed = _completes(words)
     args = build_parser(verbs, completed=completed).parse_args(words)
     collect_rarely()
     try:
@@ -191,6 +189,11 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
             traceback.print_exc()
         return _refuse(_internal(error, args), args)
     return exit_code
+
+
+def _completes(words: Sequence[str]) -> bool:
+    """Whether a file completes what is said. Help is shown as it is without one."""
+    return any(word.split("=")[0] == CONFIG for word in words) and not {"-h", "--help"}.intersection(words)
 
 
 def _completed(said: Namespace, verbs: Sequence[Verb]) -> Namespace:

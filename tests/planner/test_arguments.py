@@ -109,6 +109,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "threads": 1,
             "target": "torch-gloo",
             "dtype": None,
+            "config": None,
             "model": None,
             "global_batch": 8,
             "seq": 128,

@@ -90,11 +90,11 @@ STEPS: Mapping[str, tuple[str, ...]] = {
 NAMED: Mapping[str, tuple[str, ...]] = {
     "target": tuple(TARGETS),
     "objective": OBJECTIVES,
-    "name": device_names(),
+    "gpus name": device_names(),
     "like": device_names(),
     "code": tuple(name for kind in catalogue() for name in (kind.code, kind.__name__)),
 }
-"""Words of options whose choices the rooms below declare."""
+"""Words of options whose choices the rooms below declare; of one verb's, where others have one of the name."""
 FOLDERS = ("DIR",)
 FILES = ("FILE", "FILES", "MODEL", "PLAN", "LOG", "PATH", "PROFILE", "A", "B")
 """Values by what they are called in help."""
@@ -127,8 +127,8 @@ def value_of(verb: str, option: Option) -> Value:
         return Clusters(device_names())
     if option.dest in ("fix", "allow", "forbid", "why_not"):
         return Pins({name: knob.kind.words for name, knob in KNOBS.items()})
-    if option.dest in NAMED and option.metavar != "MODEL" and (verb, option.dest) != ("calibrate", "name"):
-        return Words(NAMED[option.dest])
+    if words := NAMED.get(option.dest) or NAMED.get(f"{verb} {option.dest}"):
+        return Words(words)
     if option.metavar in FOLDERS:
         return Files(folders_only=True)
     return Files() if option.metavar in FILES else Anything()

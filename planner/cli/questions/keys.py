@@ -25,5 +25,6 @@ OF_ONE_VERB: Mapping[str, frozenset[str]] = {
     "plan": frozenset(),
     "estimate": frozenset({"configs", "annotated", "jobs", "top", "check"}),
     "inspect": frozenset({"batch", "device", "dtype", "style"}),
+    "calibrate": frozenset({"ranks", "threads", "target", "dtype", "quick", "plan_only", "name"}),
 }
 """Options that mean something of the verb's own there; every verb that takes questions, as a key."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from meshwright.ir.quoting import toml
+from meshwright.ir.quoting import said, toml
 from meshwright.planner.cli.declared import Declared, Option
 from meshwright.planner.cli.questions.keys import KEYS
 
@@ -48,7 +48,7 @@ EXAMPLES: Mapping[str, Any] = {
 
 def template(known: Mapping[str, Any], verb: Declared, name: str) -> str:
     """The text of a file: the keys that are known, and all others as examples."""
-    lines = HEADING.format(name=name).splitlines()
+    lines = HEADING.format(name=said(name)).splitlines()
     for table, keys in KEYS.items():
         if table:
             lines += ["", f"[{table}]  # {TOLD[table]}"]

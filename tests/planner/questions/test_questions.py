@@ -173,6 +173,8 @@ def test_the_command_line_takes_the_place_of_the_file(tmp_path: Path) -> None:
     assert (estimated.target, estimated.top, estimated.fix) == ("any", 20, ["tp=2"])
     seen = asking("inspect", CONFIG, str(file))
     assert (seen.seq, seen.seed, seen.dtype, seen.batch) == (64, 9, "bf16", 1)
+    measured = asking("calibrate", CONFIG, str(file))
+    assert (measured.model, measured.seq, measured.global_batch, measured.target) == (args.model, 64, 8, "torch-gloo")
 
 
 def test_a_file_names_others_from_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,6 +300,8 @@ def test_init_writes_over_nobodys_file_and_nothing_that_cannot_be_read(
     assert main(["init", "m.py:f", "--force"]) == 0
     assert read("plan.toml") == {"model": "m.py:f"}
     assert main(["init", "--out", "none/plan.toml"]) == 8
+    assert main(["init", "--out", "a\nseed = 5\n.toml"]) == 0
+    assert read("a\nseed = 5\n.toml") == {}
 
 
 @pytest.mark.parametrize(
