@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from meshwright.planner.cli.declared import declared
@@ -93,3 +95,15 @@ def test_gpus_with_a_slip(gpu: str, meant: str, capsys: pytest.CaptureFixture[st
             assert f"fix: the nearest known ones are {meant}" in capsys.readouterr().err
         else:
             assert meant in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "option"), [("[workload]\n", "--config"), ("[[pool]]\n", "--cluster")])
+def test_another_kind_of_file_is_no_model(
+    text: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text(text)
+    assert main(["inspect", str(file)]) == 6
+    said = capsys.readouterr().err
+    assert "error MW2004" in said
+    assert f"fix: give it with {option} {file}" in said
