@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from meshwright.backends.measuring import Case, Told
 from meshwright.backends.results import Alone, Files, Seat, Verified
 from meshwright.backends.subject import Subject
-from meshwright.ir.errors import EmissionTarget, MeasuringUnknown
+from meshwright.ir.errors import EmissionTarget, MeasuringUnknown, instead
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import Workload
@@ -119,9 +119,7 @@ def measurer(target: str) -> Measurer:
         if target in data.MEASURED:
             found: Measurer = import_module(f"meshwright.backends.{name}.measure.door")
             return found
-    raise MeasuringUnknown(
-        place=f"target {target}", cause="nothing measures for it", fix=f"use one of {', '.join(MEASURED)}"
-    )
+    raise MeasuringUnknown(place=f"target {target}", cause="nothing measures for it", fix=instead(target, MEASURED))
 
 
 def backend(target: str) -> Backend | None:

@@ -12,6 +12,7 @@ allows all but a dot in the name of a module. Code never has them in it but thro
     identifier  a name of our own that is made of one of the user's
     said        what a docstring or a comment quotes
     word        a word of a shell's command
+    toml        a string of TOML
 
 Names of mesh axes are words already (`MeshAxis` refuses others), and JSON is written by `json`.
 
@@ -116,3 +117,14 @@ def _escaped(letter: str) -> str:
         return f"\\{letter}"
     code = ord(letter)
     return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+
+
+def toml(text: str) -> str:
+    """A string of TOML, on one line."""
+    escaped = "".join(
+        f"\\u{ord(letter):04x}"
+        if ord(letter) < 32 or ord(letter) == 127
+        else {'"': '\\"', "\\": "\\\\"}.get(letter, letter)
+        for letter in text
+    )
+    return f'"{escaped}"'

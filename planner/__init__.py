@@ -15,5 +15,5 @@
 | `api` | the Python API: the questions of the command line, in Python |
 | `cli` | the command line: verbs, and how answers are shown |
 
-Rooms import those above them in this table, and `api` and `cli` all of them: a contract of import-linter in pyproject.toml.
+Rooms import those above them in this table, and `api` and `cli` all of them: a contract in pyproject.toml.
 """

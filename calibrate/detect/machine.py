@@ -22,6 +22,7 @@ from meshwright.calibrate.detect.outputs import adapters, processors, smi, topo
 from meshwright.calibrate.detect.outputs.names import Declared
 from meshwright.calibrate.detect.outputs.sources import Gathered, Source, gathered, recognised
 from meshwright.ir.errors import MachineUndescribed, OutputBroken, ToolFailed
+from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import FILE_BYTES
 
@@ -228,5 +229,7 @@ def _file(path: str) -> str:
         return read_text(path, FILE_BYTES, errors="replace")
     except Unreadable as error:
         raise OutputBroken(
-            place=path, cause=f"it cannot be read: {error.cause}", fix="give the path of a saved output"
+            place=path,
+            cause=f"it cannot be read: {error.cause}",
+            fix=did_you_mean(path) + "give the path of a saved output",
         ) from None

@@ -7,4 +7,5 @@
 | `attention` | efficiency as a curve over the sequence |
 | `memory_bound` | kernels that move bytes |
 | `profile` | constants, chips and curves |
+| `known` | everything that is known of a device, to be shown |
 """

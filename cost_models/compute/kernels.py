@@ -207,12 +207,12 @@ class Compute:
         together = groups // apart
         found = self._looked_up(name, together, m, n, k)
         if found is None:
-            share, kind = self._chip.ceiling(name)
+            ceiling = self._chip.ceiling(name)
             in_bytes = WIDTH_BYTES[name] + SCALE_BYTES.get(kernel.dtype, 0.0)
             product = Product(together, m, n, k, in_bytes, max(2.0, WIDTH_BYTES[name]))
             lasting = self._sustained(name) * (self.constants.sustained_grouped if kernel.routed else 1.0)
-            seconds = law_s(product, self._rates(peak.value * share * lasting))
-            found = seconds, weakest_kind("fitted", kind)
+            seconds = law_s(product, self._rates(peak.value * ceiling.value * lasting))
+            found = seconds, weakest_kind("fitted", ceiling.kind)
         each_s, kind = found
         cast = cast_bytes(kernel.dtype, kernel.work, groups, m, n, k)
         casts_s = streamed_s(cast, self.bytes_per_s, (self.kernels(kernel) - apart) * self._floor_s)
@@ -321,7 +321,7 @@ class Compute:
         per_byte *= aligned(d_qk, WIDTH_BYTES[name], self._vector_bytes)
         share = visible_share(sk, sk, True, 0) if causal else 1.0
         peak = self.device.peak(name)
-        ceiling, _ = self._chip.ceiling(name)
+        ceiling = self._chip.ceiling(name).value
         rate = min(per_byte * self.device.memory_bandwidth.value, peak.value * ceiling)
         seconds = kernel.flops * share / rate + self.kernels(kernel) * self._floor_s
         return Priced(seconds, "fitted", min(1.0, kernel.flops * share / (seconds * peak.value)))
@@ -329,10 +329,10 @@ class Compute:
     def _conv(self, kernel: Kernel) -> Priced:
         name = PEAK_OF.get(kernel.dtype, kernel.dtype)
         peak = self.device.peak(name)
-        share, kind = self._chip.ceiling(name)
-        rate = peak.value * share * self._sustained(name)
+        ceiling = self._chip.ceiling(name)
+        rate = peak.value * ceiling.value * self._sustained(name)
         seconds = max(kernel.flops / rate, kernel.nbytes / self.bytes_per_s) + self._floor_s
-        return Priced(seconds, weakest_kind("fitted", kind), kernel.flops / (seconds * peak.value))
+        return Priced(seconds, weakest_kind("fitted", ceiling.kind), kernel.flops / (seconds * peak.value))
 
     def _memory(self, kernel: Kernel) -> Priced:
         if self.measured is not None:
@@ -389,7 +389,7 @@ def table_for(
     chip = chip_of(device)
     units, timed = (0, untiled_s) if chip.architecture == "cpu" else (chip.units, law_s)
     rates = Rates(
-        flops_per_s=device.peak(dtype).value * chip.ceiling(dtype)[0],
+        flops_per_s=device.peak(dtype).value * chip.ceiling(dtype).value,
         bytes_per_s=device.memory_bandwidth.value * values.hbm_efficiency,
         units=chip.units,
         tile_penalty=values.tile_penalty,

@@ -17,7 +17,7 @@ from importlib import resources
 from typing import Any
 
 from meshwright.cost_models.hardware.devices import Device
-from meshwright.cost_models.hardware.quantity import Kind
+from meshwright.cost_models.hardware.quantity import Quantity
 from meshwright.ir.errors import BadQuantity
 
 SUSTAINED = {"hopper": "hopper", "cdna3": "hopper", "cdna4": "hopper", "blackwell": "blackwell", "tpu": "tpu"}
@@ -99,21 +99,21 @@ class ComputeConstants:
 class Chip:
     """A device as its matmuls and attention kernels see it.
 
-    `ceilings`: the share of the peak of a dtype (`bf16`, `fp8`), its kind; `usual`: the same for any other dtype.
+    `ceilings`: the share of the peak of a dtype (`bf16`, `fp8`); `usual`: the same for any other dtype.
     `ultra`: it is given more power than the first ones of its architecture.
     """
 
     units: int
     architecture: str
-    ceilings: tuple[tuple[str, float, Kind], ...]
-    usual: tuple[float, Kind]
+    ceilings: tuple[tuple[str, Quantity], ...]
+    usual: Quantity
     ultra: bool = False
 
-    def ceiling(self, dtype: str) -> tuple[float, Kind]:
+    def ceiling(self, dtype: str) -> Quantity:
         """The share of the peak that a dtype can reach; bf16 and fp16 run at one rate, so that either speaks for the
         other."""
         alike = ("bf16", "fp16") if dtype in ("bf16", "fp16") else (dtype,)
-        return next(((share, kind) for name, share, kind in self.ceilings if name in alike), self.usual)
+        return next((share for name, share in self.ceilings if name in alike), self.usual)
 
 
 def sustained_names() -> tuple[str, ...]:
@@ -130,14 +130,17 @@ def constants() -> ComputeConstants:
 def chip_of(device: Device) -> Chip:
     """The chip of a device, or of the one that a user's device is like; else a chip without units to quantize over."""
     table = profile()
-    sources = table["sources"]
-    share, source = table["families"].get(device.vendor, table["families"]["any"])
-    usual: tuple[float, Kind] = (float(share), sources[source]["kind"])
+    usual = _share(*table["families"].get(device.vendor, table["families"]["any"]))
     entry = table["chips"].get(device.name) or table["chips"].get(device.like)
     if entry is None:
         return Chip(1, "", (), usual)
-    ceilings = tuple((name, float(top), sources[of]["kind"]) for name, (top, of) in entry["ceilings"].items())
+    ceilings = tuple((name, _share(*pair)) for name, pair in entry["ceilings"].items())
     return Chip(entry["units"], entry["architecture"], ceilings, usual, entry.get("ultra", False))
+
+
+def _share(share: float, name: str) -> Quantity:
+    source = profile()["sources"][name]
+    return Quantity(value=float(share), unit="1", source=source["document"], date=source["date"], kind=source["kind"])
 
 
 @cache

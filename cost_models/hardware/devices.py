@@ -25,13 +25,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from meshwright.cost_models.hardware.quantity import Quantity
-from meshwright.ir.errors import DeviceIncomplete, DeviceUnknown, LinkKindUnknown, PeakUnknown
+from meshwright.ir.errors import DeviceIncomplete, DeviceUnknown, LinkKindUnknown, PeakUnknown, closest
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "nvfp4", "mxfp4")
 NIC_KINDS = ("infiniband", "roce", "ethernet")
@@ -152,6 +151,16 @@ class Device:
             found.append((f"usual NIC, {self.nic.kind}", self.nic.rate))
         return tuple(found)
 
+    def to_json(self) -> dict[str, object]:
+        """The device, every number with its provenance."""
+        return {
+            "name": self.name,
+            "vendor": self.vendor,
+            "like": self.like,
+            "island_spans_hosts": bool(self.island and self.island.spans_hosts),
+            "numbers": [{"name": name, **quantity.to_json()} for name, quantity in self.quantities()],
+        }
+
 
 def device(name: str) -> Device:
     """The device of a name or alias, whatever its case, dashes and blanks."""
@@ -165,7 +174,7 @@ def unknown_fix(name: str, own: Iterable[str] = ()) -> str:
     """The remedy for an unknown device: the nearest known ones, and how to describe one's own."""
     own_names = {_key(one): one for one in own}
     known = {key: found.name for key, found in _by_name().items()} | own_names
-    close = get_close_matches(_key(name), sorted(known), n=6, cutoff=0.4)
+    close = closest(_key(name), known, most=6, cutoff=0.4)
     names = list(dict.fromkeys(known[key] for key in close))[:3] or list(device_names())
     return (
         f"the nearest known ones are {', '.join(names)}; or give its peaks in the cluster's TOML:\n"

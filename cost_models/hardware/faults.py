@@ -14,6 +14,7 @@ from meshwright.ir.errors import (
     NicsUnknown,
     PoolRepeated,
     PoolsDisconnected,
+    instead,
 )
 from meshwright.ir.limits import POOLS, RANKS
 
@@ -104,9 +105,7 @@ def _link_faults(index: int, link: PoolLink, earlier: tuple[PoolLink, ...], know
     path = ("link", index, "between")
     strangers = [name for name in link.between if name not in known]
     if strangers:
-        yield Fault(
-            path, LinkEndUnknown, f"there is no pool {strangers[0]!r}", f"use {', '.join(map(repr, known)) or 'a pool'}"
-        )
+        yield Fault(path, LinkEndUnknown, f"there is no pool {strangers[0]!r}", instead(strangers[0], known))
     elif link.between[0] == link.between[1]:
         yield Fault(path, LinkEndUnknown, f"both ends are {link.between[0]!r}", "name two pools")
     if any(set(link.between) == set(other.between) for other in earlier):

@@ -24,8 +24,8 @@ from meshwright.ir.errors import BadQuantity
 Kind = Literal["measured", "fitted", "datasheet", "user", "assumed"]
 KINDS: tuple[Kind, ...] = ("measured", "fitted", "datasheet", "user", "assumed")
 
-UNITS = ("flop/s", "bytes", "bytes/s", "s", "devices", "Gb/s", "1/device-hour")
-"""`1/device-hour` is a price, in whatever currency the user thinks in."""
+UNITS = ("flop/s", "bytes", "bytes/s", "s", "devices", "Gb/s", "1/device-hour", "1")
+"""`1/device-hour` is a price, in whatever currency the user thinks in; `1` a share."""
 
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 

@@ -22,8 +22,9 @@ from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.devices import NIC_KINDS, Device, device
 from meshwright.cost_models.hardware.parts import Nic, Pool
 from meshwright.cost_models.hardware.quantity import Quantity, given
-from meshwright.ir.errors import ClusterFileMissing, ClusterKeyUnknown, ClusterSyntax, ClusterValueBad, nearest
+from meshwright.ir.errors import ClusterFileMissing, ClusterKeyUnknown, ClusterSyntax, ClusterValueBad, instead, nearest
 from meshwright.ir.files.documents import SHOWN
+from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import DIGITS, FILE_BYTES, HOSTS, PER_HOST, Limit
 from meshwright.ir.target.capabilities import PROCESSOR
@@ -47,7 +48,7 @@ def read_cluster(reference: str) -> Cluster:
     raise ClusterSyntax(
         place=f"cluster {reference!r}",
         cause="it is no HOSTSxGPUSxGPU, no cpu:N and no .toml file",
-        fix="write for example 2x8xH100, or 2x8xH100,inter=400G, or cpu:4",
+        fix=f"{did_you_mean(path)}write for example 2x8xH100, or 2x8xH100,inter=400G, or cpu:4",
     )
 
 
@@ -57,7 +58,9 @@ def read_file(path: Path) -> Cluster:
         text = read_text(path, FILE_BYTES)
     except Unreadable as error:
         raise ClusterFileMissing(
-            place=str(path), cause=f"it cannot be read: {error.cause}", fix="give the path of a cluster file"
+            place=str(path),
+            cause=f"it cannot be read: {error.cause}",
+            fix=did_you_mean(path) + "give the path of a cluster file",
         ) from None
     return cluster_toml.read(text, place=str(path), folder=path.parent)
 
@@ -102,7 +105,7 @@ def _nics(reference: str, options: dict[str, str], one: Device, gpus: int) -> tu
     kind = options.get("nic", one.nic.kind if one.nic else FALLBACK_NIC)
     if kind not in NIC_KINDS:
         raise ClusterValueBad(
-            place=f"cluster {reference!r}, nic", cause=f"{kind!r} is unknown", fix=f"use one of {', '.join(NIC_KINDS)}"
+            place=f"cluster {reference!r}, nic", cause=f"{kind!r} is unknown", fix=instead(kind, NIC_KINDS)
         )
     if "inter" in options:
         return (Nic(kind=kind, rate=_inter(reference, options["inter"]), count=gpus),)

@@ -58,9 +58,12 @@ from meshwright.ir.errors import (
     PoolRepeated,
 )
 from meshwright.ir.files.documents import SHOWN, Fault, Path_, Unparsed, parse_toml, shown
+from meshwright.ir.files.lines import Lines
+from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.files.schema import faults_of
 from meshwright.ir.limits import MATRIX, MATRIX_BYTES
+from meshwright.ir.quoting import toml
 
 KINDS: Mapping[str, type[ClusterError]] = {
     "missing": ClusterKeyMissing,
@@ -76,45 +79,6 @@ NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 def read(text: str, *, place: str = "cluster", folder: Path | None = None) -> Cluster:
     """The cluster that a TOML text describes; a link matrix is looked for in `folder`."""
     return _Reader(text, place, folder or Path()).cluster()
-
-
-class Lines:
-    """Line numbers of the keys in a TOML text, by path."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text.split("\n")
-        self._line: dict[Path_, int] = {}
-        counts: dict[Path_, int] = {}
-        table: Path_ = ()
-        for number, line in enumerate(self._text, 1):
-            if header := re.match(r"\s*\[\[?\s*([\w.\s-]+?)\s*\]", line):
-                table = ()
-                names = [name.strip() for name in header[1].split(".")]
-                for position, name in enumerate(names):
-                    table = (*table, name)
-                    if line.lstrip().startswith("[[") and position == len(names) - 1:
-                        counts[table] = counts.get(table, -1) + 1
-                    if table in counts:
-                        table = (*table, counts[table])
-                self._line.setdefault(table, number)
-            elif key := re.match(r"\s*[\"']?([\w-]+)[\"']?\s*=", line):
-                self._line.setdefault((*table, key[1]), number)
-
-    def of(self, path: Path_) -> int:
-        """The line of a path, or of the nearest table around it."""
-        for end in range(len(path), 0, -1):
-            if path[:end] in self._line:
-                inside = [step for step in path[end:] if isinstance(step, int)]
-                return self._brace(self._line[path[:end]], inside[0]) if inside else self._line[path[:end]]
-        return 1
-
-    def _brace(self, line: int, index: int) -> int:
-        """The line where inline table number `index` opens, from a line on."""
-        for number in range(line, len(self._text) + 1):
-            index -= self._text[number - 1].count("{")
-            if index < 0:
-                return number
-        return line
 
 
 class _Reader:
@@ -239,7 +203,10 @@ class _Reader:
             return self.rows([row for row in csv.reader(text.splitlines(), strict=True) if row], str(file), _written)
         except Unreadable as error:
             self.fault(
-                ClusterFileMissing, ("link_matrix",), f"{file} cannot be read: {error.cause}", "correct the path"
+                ClusterFileMissing,
+                ("link_matrix",),
+                f"{file} cannot be read: {error.cause}",
+                did_you_mean(file) + "correct the path",
             )
         except csv.Error as error:
             self.fault(LinkMatrixValue, ("link_matrix",), f"{file} is no CSV: {error}", "give rows of numbers")
@@ -356,8 +323,8 @@ def write(cluster: Cluster) -> str:
         rows = [f"    [{', '.join(_number(entry) for entry in row)}]," for row in cluster.matrix.rows]
         lines += ["link_matrix = [", *rows, "]", ""]
     for pool in cluster.pools:
-        lines += ["[[pool]]", f"name = {_string(pool.name)}", f"hosts = {pool.hosts}"]
-        lines += [f"gpu = {_string(pool.device.name)}", f"gpus_per_host = {pool.gpus_per_host}"]
+        lines += ["[[pool]]", f"name = {toml(pool.name)}", f"hosts = {pool.hosts}"]
+        lines += [f"gpu = {toml(pool.device.name)}", f"gpus_per_host = {pool.gpus_per_host}"]
         if pool.nics:
             lines.append(f"nics = [{', '.join(_nic(nic) for nic in pool.nics)}]")
         if pool.price:
@@ -366,8 +333,8 @@ def write(cluster: Cluster) -> str:
             lines.append(f"gpus_per_island = {pool.gpus_per_island}")
         lines.append("")
     for link in cluster.links:
-        ends = ", ".join(_string(end) for end in link.between)
-        lines += ["[[link]]", f"between = [{ends}]", f"kind = {_string(link.kind)}"]
+        ends = ", ".join(toml(end) for end in link.between)
+        lines += ["[[link]]", f"between = [{ends}]", f"kind = {toml(link.kind)}"]
         lines.append(f"gbps = {_number(link.rate.value)}")
         lines += [f"latency_us = {_number(link.latency.value, MICRO)}", ""] if link.latency.kind == "user" else [""]
     for own in _own_devices(cluster):
@@ -382,9 +349,9 @@ def _own_devices(cluster: Cluster) -> tuple[Device, ...]:
 
 
 def _device_lines(own: Device) -> list[str]:
-    lines = ["[[device]]", f"name = {_string(own.name)}"]
+    lines = ["[[device]]", f"name = {toml(own.name)}"]
     if own.like:
-        lines.append(f"like = {_string(own.like)}")
+        lines.append(f"like = {toml(own.like)}")
     numbers = [(f"{dtype}_tflops", quantity, TERA) for dtype, quantity in own.peaks]
     numbers += [("memory_gb", own.memory, GIGA), ("memory_gb_per_s", own.memory_bandwidth, GIGA)]
     numbers.append(("host_gb_per_s", own.host_link.bandwidth, GIGA))
@@ -393,7 +360,7 @@ def _device_lines(own: Device) -> list[str]:
     if own.island:
         base = device(own.like).island if own.like else None
         if base is None or base.kind != own.island.kind:
-            lines.append(f"island_kind = {_string(own.island.kind)}")
+            lines.append(f"island_kind = {toml(own.island.kind)}")
         if own.island.spans_hosts != (base.spans_hosts if base else False):
             lines.append(f"island_spans_hosts = {str(own.island.spans_hosts).lower()}")
         numbers.append(("island_gb_per_s", own.island.bandwidth, GIGA))
@@ -402,19 +369,9 @@ def _device_lines(own: Device) -> list[str]:
 
 
 def _nic(nic: Nic) -> str:
-    return f"{{ kind = {_string(nic.kind)}, gbps = {_number(nic.rate.value)}, count = {nic.count} }}"
+    return f"{{ kind = {toml(nic.kind)}, gbps = {_number(nic.rate.value)}, count = {nic.count} }}"
 
 
 def _number(value: float, scale: Decimal = Decimal(1)) -> str:
     """A decimal that reads back as the very same float."""
     return f"{Decimal(repr(value)) / scale:f}".removesuffix(".0")
-
-
-def _string(text: str) -> str:
-    escaped = "".join(
-        f"\\u{ord(letter):04x}"
-        if ord(letter) < 32 or ord(letter) == 127
-        else {'"': '\\"', "\\": "\\\\"}.get(letter, letter)
-        for letter in text
-    )
-    return f'"{escaped}"'

@@ -26,14 +26,14 @@ Here the families are taken in whole, so that no second list of their classes ha
 ``plan --help`` passes through here.
 """
 
-from meshwright.ir.errors.base import MeshwrightError, catalogue, nearest, within
+from meshwright.ir.errors.base import MeshwrightError, catalogue, closest, instead, nearest, within
 from meshwright.ir.errors.capability import *
 from meshwright.ir.errors.cluster import *
 from meshwright.ir.errors.config import *
 from meshwright.ir.errors.environment import *
 from meshwright.ir.errors.ir import *
 from meshwright.ir.errors.model import *
-from meshwright.ir.errors.page import render
+from meshwright.ir.errors.page import Page, pages, render
 from meshwright.ir.errors.program import *
 from meshwright.ir.errors.search import *
 from meshwright.ir.errors.usage import *

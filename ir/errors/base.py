@@ -85,9 +85,29 @@ def catalogue() -> tuple[type[MeshwrightError], ...]:
     return tuple(kind for _, kind in sorted(_BY_CODE.items()))
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that ``word`` was most likely meant to be, or None if none is close."""
+def closest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the known words that ``word`` may have been meant to be, the likeliest first: those of the same letters,
+    then those that are alike. Case does not matter.
+    """
     from difflib import get_close_matches
 
     # Sorted, so that a tie does not depend on the order in which the words were collected.
-    return next(iter(get_close_matches(word, sorted(known), n=1)), None)
+    spelled = {one.casefold(): one for one in sorted(known, reverse=True)}
+    asked = word.casefold()
+    words = sorted(spelled)
+    letters = sorted(asked)
+    swapped = [one for one in words if len(one) == len(asked) and sorted(one) == letters]
+    alike = get_close_matches(asked, words, n=most, cutoff=cutoff)
+    return [spelled[one] for one in dict.fromkeys((*swapped, *alike))][:most]
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that ``word`` was most likely meant to be, or None if none is close."""
+    return next(iter(closest(word, known)), None)
+
+
+def instead(word: str, known: Iterable[str]) -> str:
+    """Return the remedy for an unknown word: the one that was meant, or all that there are, in their order."""
+    words = list(known)
+    meant = nearest(word, words)
+    return f"did you mean {meant!r}?" if meant else f"use one of {', '.join(words)}"

@@ -4,7 +4,7 @@ from meshwright.ir.errors.base import MeshwrightError
 
 
 class ConfigError(MeshwrightError):
-    """Hugging Face configurations and shape files."""
+    """Hugging Face configurations, shape files, and questions in files."""
 
     family = "MW2"
     exit_code = 6
@@ -57,3 +57,34 @@ class ConfigValueBad(ConfigError):
     installed transformers builds no model."""
 
     code = "MW2008"
+
+
+class QuestionUnreadable(ConfigError):
+    """--config names a file that does not exist or cannot be read."""
+
+    code = "MW2009"
+
+
+class QuestionNotToml(ConfigError):
+    """The file of --config is not valid TOML."""
+
+    code = "MW2010"
+
+
+class QuestionKeyUnknown(ConfigError):
+    """The file of --config has a key that means nothing there. Nothing is ignored: another question would be
+    answered."""
+
+    code = "MW2011"
+
+
+class QuestionKeyMissing(ConfigError):
+    """Neither the file of --config nor the command line names the model, or the cluster."""
+
+    code = "MW2012"
+
+
+class QuestionValueBad(ConfigError):
+    """A value in the file of --config that is of the wrong type, out of range, or not among the words allowed."""
+
+    code = "MW2013"

@@ -32,6 +32,7 @@ class ScheduleImpossible(ProgramError):
     """A schedule that its stages or micro-batches do not allow, or whose actions wait in a circle."""
 
     code = "MW4004"
+    exit_code = 2
 
 
 class StorageConflict(ProgramError):

@@ -75,3 +75,9 @@ class AnnotatedMesh(UsageError):
     """A mesh of --annotated that cannot be read, or has more or fewer ranks than the cluster."""
 
     code = "MW8011"
+
+
+class CodeUnknown(UsageError):
+    """`plan errors` is asked for a code, or for the name of an error, that is none."""
+
+    code = "MW8012"

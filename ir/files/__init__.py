@@ -4,6 +4,8 @@
 |---|---|---|
 | `reading` | a path | its text: of a regular file, no longer than a limit, UTF-8 |
 | `documents` | a text | what it says; without keys given twice, NaN, numbers without end |
+| `lines` | a TOML text | the line of a key |
+| `near` | a path that does not exist | the one that was meant |
 | `schema` | a document and a table of keys | values of our own types; or what is wrong, by the path of the key |
 | `store` | a digest | what an earlier run kept under it |
 

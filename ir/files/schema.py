@@ -30,6 +30,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from meshwright.ir.errors import MeshwrightError, nearest
 from meshwright.ir.files.documents import Fault, Path_, Unparsed, parse_json, parse_toml, shown, spelled
+from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import FILE_BYTES, TEXT, Limit
 
@@ -341,7 +342,7 @@ class FileForm(Form[T]):
         try:
             return read_text(path, self.limit)
         except Unreadable as error:
-            raise self.unreadable(place=str(path), cause=error.cause, fix=self.give) from None
+            raise self.unreadable(place=str(path), cause=error.cause, fix=f"{did_you_mean(path)}{self.give}") from None
 
 
 def at_(place: str, path: Path_) -> str:

@@ -32,6 +32,7 @@ from types import ModuleType
 from typing import Any
 
 from meshwright.ir.errors import DependencyMissing, FactoryMissing, HookUnusable, ModelFileMissing, nearest
+from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed, guarded, printed
 
 EXECUTED = "meshwright_model_"
@@ -55,7 +56,8 @@ def find_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Facto
     path_text, _, name = reference.rpartition(":") if ":" in Path(reference).name else (reference, "", "")
     path = Path(path_text)
     if not os.path.isfile(path):  # noqa: PTH113 - Path raises where a name is too long
-        raise ModelFileMissing(place=path_text, cause="there is no such file", fix="give the path of a Python file")
+        fix = f"{did_you_mean(path_text)}give the path of a Python file"
+        raise ModelFileMissing(place=path_text, cause="there is no such file", fix=fix)
     with guarded(path_text, time_limit_s):
         try:
             namespace = _execute(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from meshwright.ir.errors import FactoryRaised, ModelFileMissing, ModelKindUnknown
+from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.files.store import Store
 from meshwright.ir.frontends.contract import Factory, find_factory
 from meshwright.ir.frontends.folding.captured import Captured
@@ -142,9 +143,8 @@ def load_model(
         if (found := one.from_file(path, dtype)) is not None:
             return found
     if not os.path.exists(path):  # noqa: PTH110 - Path raises where a name is too long
-        raise ModelFileMissing(
-            place=reference, cause="there is no such file", fix="give file.py:factory, a directory or a file"
-        )
+        fix = f"{did_you_mean(reference)}give file.py:factory, a directory or a file"
+        raise ModelFileMissing(place=reference, cause="there is no such file", fix=fix)
     raise ModelKindUnknown(
         place=reference,
         cause=f"{path.name} is no model",

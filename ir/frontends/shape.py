@@ -101,9 +101,20 @@ FORM: FileForm[Shape] = FileForm(
 )
 
 
+OTHERS: Mapping[str, tuple[str, str]] = {
+    "pool": ("a cluster", "--cluster"),
+    "workload": ("a question", "--config"),
+}
+"""Other files in TOML, by a key that each has and no shape: what they are, and the option that takes one."""
+
+
 def settings_of(path: Path) -> dict[str, Any]:
     """The settings of a shape file, without its name, which is for people."""
     given = FORM.toml(FORM.text(path), str(path))
+    for key, (what, option) in OTHERS.items():
+        if isinstance(given.get(key), dict | list):
+            cause, fix = f"the file describes {what}, and no model", f"give it with {option} {path}"
+            raise ShapeKeyUnknown(place=f"{path}: {key}", cause=cause, fix=fix)
     if not isinstance(given.pop("name", ""), str):
         raise ShapeImpossible(place=f"{path}: name", cause="it is no string", fix="give a name in quotes")
     return given

@@ -22,7 +22,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.ir.errors import WorkloadImpossible, nearest
+from meshwright.ir.errors import WorkloadImpossible, instead
 from meshwright.ir.limits import GLOBAL_BATCH, HEADS, SEQ
 
 STYLES = ("eager", "fused", "compiled", "xla")
@@ -56,12 +56,8 @@ room for the fullest expert)."""
 
 def _known(what: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
-        meant = nearest(name, known)
-        raise WorkloadImpossible(
-            place=f"workload, {what}",
-            cause=f"{name!r} is not known",
-            fix=f"did you mean {meant!r}?" if meant else f"use one of {', '.join(known)}",
-        )
+        cause = f"{name!r} is not known"
+        raise WorkloadImpossible(place=f"workload, {what}", cause=cause, fix=instead(name, known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

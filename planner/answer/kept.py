@@ -48,8 +48,7 @@ class Question:
 
     def known(self) -> Plan | None:
         """The answer of an earlier run."""
-        store, key = self.ask.store, self.key
-        text = store.get(key) if store and key else None
+        text = self.ask.store.get(self.key) if self.ask.store is not None and self.key else None
         if not isinstance(text, str):
             return None
         try:
@@ -59,6 +58,5 @@ class Question:
 
     def keep(self, plan: Plan) -> None:
         """Keep an answer that was found without a limit."""
-        store, key = self.ask.store, self.key
-        if store and key:
-            store.put(key, plan_text(plan))
+        if self.ask.store is not None and self.key:
+            self.ask.store.put(self.key, plan_text(plan))

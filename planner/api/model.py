@@ -17,8 +17,8 @@ from meshwright.ir.frontends.foreign import MAIN
 def named(model: Any, hooks: Mapping[str, Any]) -> tuple[str, Source | None]:
     """The name of a model, and its source where it is not loaded by its name.
 
-    A function of a file is loaded by its name, so that its plan can be loaded again anywhere. One of a notebook, or with
-    hooks that are given, is called as it stands.
+    A function of a file is loaded by its name, so that its plan can be loaded again anywhere. One of a notebook, or one
+    that hooks are given for, is called as it stands.
     """
     if isinstance(model, str | PathLike):
         return fspath(model), None

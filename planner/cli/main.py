@@ -25,10 +25,13 @@ from meshwright import __version__
 from meshwright.ir.errors import InternalError, MeshwrightError, nearest
 from meshwright.ir.processes import collect_rarely
 from meshwright.planner.cli.arguments import code, machines, plans, reference
+from meshwright.planner.cli.declared import loosened
 from meshwright.planner.cli.exits import INTERRUPTED, READER_GONE
+from meshwright.planner.cli.parser import Parser
 
 DEFAULT_VERB = "plan"
-"""The verb of a command line that begins with a model."""
+"""The verb of a command line that begins with a model, or with --config."""
+CONFIG = "--config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,12 @@ VERBS = (
         module="meshwright.planner.cli.verbs.machines.cluster",
     ),
     Verb(
+        name="gpus",
+        help="GPUs and other devices that clusters are made of: memory, peaks, links, and where each number is from",
+        arguments=machines.gpus,
+        module="meshwright.planner.cli.verbs.machines.gpus",
+    ),
+    Verb(
         name="estimate",
         help="price a configuration on a cluster: step time, memory, where the time goes; or many, ranked",
         arguments=plans.estimate,
@@ -127,6 +136,24 @@ VERBS = (
         module="meshwright.planner.cli.verbs.machines.cache",
     ),
     Verb(
+        name="init",
+        help="write a question to `plan` as a file to be edited: every key, what it means, and what is given here",
+        arguments=reference.init,
+        module="meshwright.planner.cli.verbs.reference.init",
+    ),
+    Verb(
+        name="errors",
+        help="what an error means, with an example and its fix; without a code, all of them",
+        arguments=reference.errors,
+        module="meshwright.planner.cli.verbs.reference.errors",
+    ),
+    Verb(
+        name="completion",
+        help="print the script by which a shell completes command lines of `plan`",
+        arguments=reference.completion,
+        module="meshwright.planner.cli.verbs.reference.completion",
+    ),
+    Verb(
         name="schema",
         help="print what a kind of file may hold, as JSON Schema",
         arguments=reference.schema,
@@ -135,9 +162,9 @@ VERBS = (
 )
 
 
-def build_parser(verbs: Sequence[Verb] = VERBS) -> ArgumentParser:
-    """Return the parser of the whole command line."""
-    parser = ArgumentParser(
+def build_parser(verbs: Sequence[Verb] = VERBS, *, completed: bool = False) -> ArgumentParser:
+    """Return the parser of the whole command line; where a file will complete it, of what is said alone."""
+    parser = Parser(
         prog="plan",
         description="Meshwright: an automatic parallelism planner, built like a compiler.",
         allow_abbrev=False,
@@ -147,6 +174,8 @@ def build_parser(verbs: Sequence[Verb] = VERBS) -> ArgumentParser:
     for verb in verbs:
         subparser = subparsers.add_parser(verb.name, help=verb.help, description=verb.help, allow_abbrev=False)
         verb.arguments(subparser)
+        if completed:
+            loosened(subparser)
         subparser.set_defaults(module=verb.module)
     return parser
 
@@ -156,9 +185,13 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? instead
-    args = build_parser(verbs).parse_args(with_verb(sys.argv[1:] if argv is None else argv, verbs))
+    words = with_verb(sys.argv[1:] if argv is None else argv, verbs)
+    completed = _completes(words)
+    args = build_parser(verbs, completed=completed).parse_args(words)
     collect_rarely()
     try:
+        if completed:
+            args = _completed(args, verbs)
         exit_code: int = import_module(args.module).run(args)
         sys.stdout.flush()
     except MeshwrightError as error:
@@ -176,13 +209,27 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
     return exit_code
 
 
+def _completes(words: Sequence[str]) -> bool:
+    """Whether a file completes what is said. Help is shown as it is without one."""
+    return any(word.split("=")[0] == CONFIG for word in words) and not {"-h", "--help"}.intersection(words)
+
+
+def _completed(said: Namespace, verbs: Sequence[Verb]) -> Namespace:
+    """The arguments with what the file of --config says, and what is so where nobody says it."""
+    from meshwright.planner.cli.questions.reading import settled
+
+    return settled(said, next(verb.arguments for verb in verbs if verb.name == said.verb))
+
+
 def with_verb(argv: Sequence[str], verbs: Sequence[Verb]) -> list[str]:
-    """The command line with its verb: `plan MODEL …` is short for `plan plan MODEL …`.
+    """The command line with its verb: `plan MODEL …` is short for `plan plan MODEL …`, and so is `plan --config FILE`.
 
     What is close to a verb is left to be refused as a slip, unless there is such a file.
     """
     known = [verb.name for verb in verbs]
     first = argv[0] if argv else "-"
+    if first.split("=")[0] == CONFIG and DEFAULT_VERB in known:
+        return [DEFAULT_VERB, *argv]
     slip = nearest(first, known) is not None and not os.path.exists(first)  # noqa: PTH110 - Path raises where a name is too long
     if first.startswith("-") or first in known or slip or DEFAULT_VERB not in known:
         return list(argv)

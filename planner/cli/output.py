@@ -106,16 +106,32 @@ def own_file(text: str, mark: str, *, force: bool) -> Path:
     return file
 
 
-def write_file(file: Path, text: str, *, as_json: bool) -> None:
+def write_and_say(file: Path, text: str, *, as_json: bool) -> None:
     """Write a file of a command's own, and say so."""
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise unwritable(file, error, "a file") from None
+    write_file(file, text)
     if as_json:
         sys.stdout.write(f"{json.dumps({'written': [str(file)]}, indent=2)}\n")
     else:
         sys.stdout.write(f"written: {file}\n")
+
+
+def free_file(text: str, *, force: bool) -> Path:
+    """The file that --out names, where nobody's work is: checked before anything is asked."""
+    if os.path.lexists(text) and not force:
+        raise OutputTaken(
+            place=f"--out {text}",
+            cause="it is there, and whoever wrote it may have changed it since",
+            fix="name another file with --out, or write over it with --force",
+        )
+    return Path(text)
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write the file that --out names."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise unwritable(file, error, "a file") from None
 
 
 def made(folder: Path) -> Path:

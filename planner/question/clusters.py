@@ -118,7 +118,7 @@ def to_json(shown: Shown) -> dict[str, object]:
             "link_matrix": [list(row) for row in cluster.matrix.rows] if cluster.matrix else None,
         },
         "pools": [_pool_json(pool) for pool in cluster.pools],
-        "devices": [_device_json(device) for device in shown.devices],
+        "devices": [device.to_json() for device in shown.devices],
         "links": [_sample_json(sample) for sample in shown.samples],
         "totals": {
             "memory_bytes": shown.memory_bytes,
@@ -139,16 +139,6 @@ def _pool_json(pool: Pool) -> dict[str, object]:
         "nics": [{"kind": nic.kind, "count": nic.count, "rate": nic.rate.to_json()} for nic in pool.adapters],
         "price_per_gpu_hour": pool.price.to_json() if pool.price else None,
         "hosts_per_island": pool.hosts_per_island,
-    }
-
-
-def _device_json(device: Device) -> dict[str, object]:
-    return {
-        "name": device.name,
-        "vendor": device.vendor,
-        "like": device.like,
-        "island_spans_hosts": bool(device.island and device.island.spans_hosts),
-        "numbers": [{"name": name, **quantity.to_json()} for name, quantity in device.quantities()],
     }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
-from meshwright.ir.errors import ObjectiveUnknown, PriceMissing, nearest
+from meshwright.ir.errors import ObjectiveUnknown, PriceMissing, instead
 
 HOUR_S = 3600.0
 OBJECTIVES = ("time", "cost", "memory")
@@ -34,11 +34,10 @@ def price_per_s(cluster: Cluster) -> float:
 def check_objective(name: str, cluster: Cluster) -> None:
     """Check that plans for this cluster can be compared by an objective."""
     if name not in OBJECTIVES:
-        meant = nearest(name, OBJECTIVES)
         raise ObjectiveUnknown(
             place=f"--objective {name}",
             cause="plans cannot be compared by it",
-            fix=f"did you mean {meant!r}?" if meant else f"use one of {', '.join(OBJECTIVES)}",
+            fix=instead(name, OBJECTIVES),
         )
     if name == "cost":
         price_per_s(cluster)

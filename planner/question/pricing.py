@@ -26,7 +26,7 @@ from meshwright.ir.analysis.microbatch import microbatch
 from meshwright.ir.analysis.rebatch import with_batch
 from meshwright.ir.annotated.plan import annotated
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
-from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
+from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, instead
 from meshwright.ir.frontends.door import Source, calls_of, capture
 from meshwright.ir.frontends.folding.captured import Captured, ConstantsAtBatch, ConstantsOfAnySize, rebatched
 from meshwright.ir.graph.calls import Calls
@@ -70,12 +70,7 @@ def _at_batch(workload: Workload, global_batch: int) -> Workload:
 def target_of(name: str) -> Capabilities:
     """The capabilities of a target, by name."""
     if name not in TARGETS:
-        meant = nearest(name, TARGETS)
-        raise WorkloadImpossible(
-            place="workload, target",
-            cause=f"{name!r} is not known",
-            fix=f"did you mean {meant!r}?" if meant else f"use one of {', '.join(TARGETS)}",
-        )
+        raise WorkloadImpossible(place="workload, target", cause=f"{name!r} is not known", fix=instead(name, TARGETS))
     return TARGETS[name]
 
 

@@ -29,6 +29,7 @@ from meshwright.ir.errors import (
     LinkMatrixValue,
     MeshwrightError,
 )
+from meshwright.ir.files.lines import Lines
 from meshwright.ir.limits import FILE_BYTES, PER_HOST
 from tests.cost_models.clusters import clusters
 from tests.mutations import mutated
@@ -577,7 +578,7 @@ x = 2
 k-1 = 3
 "q" = 4
 """
-    assert cluster_toml.Lines(text).of(path) == line
+    assert Lines(text).of(path) == line
 
 
 @pytest.mark.parametrize(

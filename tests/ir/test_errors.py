@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.ir import errors
 from meshwright.ir.errors import (
@@ -16,6 +18,8 @@ from meshwright.ir.errors import (
     NoExampleInputs,
     NoLoss,
     catalogue,
+    closest,
+    instead,
     nearest,
     render,
     within,
@@ -124,6 +128,23 @@ def test_hooks_agree_with_each_other() -> None:
 def test_nearest_suggests_a_word_only_if_one_is_close() -> None:
     assert nearest("hiden_size", {"hidden_size", "layers"}) == "hidden_size"
     assert nearest("banana", {"hidden_size", "layers"}) is None
+    assert nearest("BF16", ("fp16", "bf16")) == "bf16", "whatever its case"
+    assert nearest("pt", ("tp", "pp", "dp")) == "tp", "letters in another order"
+    assert nearest("flod", ("load", "fold")) == "fold"
+    assert closest("H10", ("h100", "H10-a", "H1", "T4"), most=2) == ["h100", "H1"]
+    assert instead("flod", ("load", "fold")) == "did you mean 'fold'?"
+    assert instead("nothing", ("load", "fold")) == "use one of load, fold"
+
+
+@given(words=st.lists(st.text("abXY-1", max_size=8), max_size=8), data=st.data())
+def test_nearest_does_not_depend_on_an_order_and_knows_what_is_known(words: list[str], data: st.DataObject) -> None:
+    asked = data.draw(st.sampled_from(words) | st.text("abXY-1", max_size=8)) if words else "ab"
+    found = nearest(asked, words)
+    assert found == nearest(asked, data.draw(st.permutations(words)))
+    assert found is None or found in words
+    if asked in words:
+        assert found is not None
+        assert sorted(found.casefold()) == sorted(asked.casefold())
 
 
 def test_every_kind_is_raised_somewhere_and_tested_somewhere() -> None:

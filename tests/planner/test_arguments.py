@@ -24,7 +24,6 @@ WORKLOAD: dict[str, Any] = {
     "style": None,
     "recipe": None,
     "imbalance": 1.0,
-    "cache": True,
 }
 DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "plan": (
@@ -46,6 +45,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "top": 5,
             "out": None,
             "force": False,
+            "config": None,
+            "cache": True,
         },
     ),
     "estimate": (
@@ -59,7 +60,9 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "target": "any",
             "fix": [],
             "annotated": None,
+            "cache": True,
             "configs": None,
+            "config": None,
             "jobs": 2,
             "top": 20,
             "check": False,
@@ -99,7 +102,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "compare": (["p", "log"], {"plan": "p", "log": "log", "skip": 1, "learn": None, "json": False}),
     "inspect": (
         ["m"],
-        OUT | {"model": "m", "batch": 1, "seq": 1024, "dtype": "bf16", "style": "eager", "device": "cuda"},
+        OUT
+        | {"model": "m", "config": None, "batch": 1, "seq": 1024, "dtype": "bf16", "style": "eager", "device": "cuda"},
     ),
     "cluster": (["show", "c"], {"action": "show", "cluster": "c", "json": False}),
     "calibrate": (
@@ -109,6 +113,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "threads": 1,
             "target": "torch-gloo",
             "dtype": None,
+            "config": None,
             "model": None,
             "global_batch": 8,
             "seq": 128,
@@ -122,6 +127,30 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
     "profile": (["show"], {"action": "show", "paths": [], "out": None, "json": False}),
     "cache": ([], {"action": "show", "json": False}),
+    "gpus": ([], {"name": None, "json": False}),
+    "errors": ([], {"code": None, "json": False}),
+    "init": (
+        [],
+        WORKLOAD
+        | {
+            "model": None,
+            "cluster": None,
+            "profile": None,
+            "target": None,
+            "fix": [],
+            "allow": [],
+            "forbid": [],
+            "objective": "time",
+            "time_limit": None,
+            "operators": False,
+            "max_gap": None,
+            "top": 5,
+            "seed": 0,
+            "out": "plan.toml",
+            "force": False,
+        },
+    ),
+    "completion": (["bash"], {"shell": "bash"}),
     "schema": (["plan"], {"kind": "plan"}),
 }
 

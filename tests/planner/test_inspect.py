@@ -95,9 +95,9 @@ def test_the_usual_workload_is_one_sequence() -> None:
 def test_a_step_that_there_is_not_is_refused() -> None:
     """Before the model is looked for."""
     args: Any = Namespace(
-        batch=1, seq=64, dtype="bf16", style="eager", device="cuda", dump_after="lod", model="none.py"
+        batch=1, seq=64, dtype="bf16", style="eager", device="cuda", dump_after="nothing", model="none.py"
     )
     with pytest.raises(UnknownStep) as refused:
         run(args)
-    assert (refused.value.place, refused.value.fix) == ("--dump-after lod", f"use one of {', '.join(STEPS)}")
+    assert (refused.value.place, refused.value.fix) == ("--dump-after nothing", f"use one of {', '.join(STEPS)}")
     assert list(STEPS) == ["load", "fold", "loops", "cuts"]

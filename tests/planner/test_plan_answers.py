@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +23,12 @@ from meshwright.ir.errors import (
     SpaceEmpty,
     UnknownStep,
 )
+from meshwright.planner.answer import remedies
 from meshwright.planner.answer.relax import Nothing, Relaxation, nothing_to_json
 from meshwright.planner.answer.remedies import empty, is_empty
 from meshwright.planner.cli.verbs.plans import plan as module
 from meshwright.planner.cli.verbs.plans.plan import AFTER, BEFORE, nothing_found
+from meshwright.planner.plan.file import plan_text
 from meshwright.planner.question.constraints import Asked, Constraints, asked
 from meshwright.planner.question.pins import parse
 from meshwright.planner.search.emittable import Passed
@@ -81,7 +84,7 @@ def ran(
         def __exit__(self, *_: object) -> None:
             pass
 
-    ask = SimpleNamespace(model="small.toml")
+    ask = SimpleNamespace(model="small.toml", store=None)
     ask.loaded = lambda: (ask, "setting")
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     monkeypatch.setattr(module, "Stop", Stop)
@@ -123,7 +126,7 @@ def test_a_plan_is_written_where_it_is_asked_for(
         code, done = ran(monkeypatch, out=str(tmp_path / "a" / "b"), time_limit=2.5, objective="cost", top=7)
         assert (code, done[0], done[2:4]) == (0, "until 102.5", ["by cost", "7 others"])
         assert done[-1] == f"shown, {tmp_path / 'a' / 'b' / 'plan.json'}"
-    assert (tmp_path / "a" / "b" / "plan.json").read_text() == module.plan_text(plan())
+    assert (tmp_path / "a" / "b" / "plan.json").read_text() == plan_text(plan())
     code, done = ran(monkeypatch, json=True)
     assert not any(what.startswith("shown") for what in done)
     assert capsys.readouterr().out == f"{json.dumps(module.plan_to_json(plan()), indent=2, ensure_ascii=False)}\n"
@@ -153,7 +156,7 @@ def test_the_space_and_the_search_as_text(monkeypatch: pytest.MonkeyPatch) -> No
     """One device and one layer: one base. Every configuration that was priced, in order."""
     own = space(ranks=1, per_host=1, layers=1, global_batch=1, heads=1, seq=64, pins="recompute=none")
     constraints = Constraints({"recompute": ("none",), "sp": (True, False)}, {"zero": (2, 3)})
-    own = module.replace(own, constraints=constraints)
+    own = replace(own, constraints=constraints)
     monkeypatch.setattr(module, "space_of", lambda *of: own)
     nothing: Any = SimpleNamespace(cluster=None)
     lines = BEFORE["space"](nothing, nothing, Asked()).splitlines()
@@ -244,10 +247,10 @@ def test_what_is_said_where_there_is_no_plan(
     """An empty space before what is not emitted, before what cannot be; else what would help."""
     said = {name: PinValue(place=name, cause="", fix="") for name in ("unwritten", "inexpressible", "empty")}
     monkeypatch.setattr(
-        module, "unwritten", lambda solved: said["unwritten"] if solved.search.emission == "passed" else None
+        remedies, "unwritten", lambda solved: said["unwritten"] if solved.search.emission == "passed" else None
     )
-    monkeypatch.setattr(module, "inexpressible", lambda solved, refusal: said["inexpressible"])
-    monkeypatch.setattr(module, "empty", lambda solved: said["empty"])
+    monkeypatch.setattr(remedies, "inexpressible", lambda solved, refusal: said["inexpressible"])
+    monkeypatch.setattr(remedies, "empty", lambda solved: said["empty"])
     monkeypatch.setattr(module, "relax", lambda solved: nothing())
     case = unsolved(**words)
     if refused:
@@ -279,7 +282,7 @@ def test_nothing_as_json() -> None:
 
 def test_more_stages_than_blocks_are_no_matter_of_what_else_is_asked() -> None:
     wished = asked(parse(["pp=8"]))
-    own = module.replace(space(), constraints=wished.constraints)
+    own = replace(space(), constraints=wished.constraints)
     case: Any = SimpleNamespace(search=SimpleNamespace(space=own), asked=wished)
     refused = empty(case)
     assert isinstance(refused, DegreeImpossible)
@@ -299,7 +302,7 @@ def test_an_empty_space_is_laid_to_what_was_asked(fix: str, fault: str | None) -
     """Eight ranks, four layers, four heads: three ranks share no heads, three stages do not divide eight, and
     four times four ranks are more than there are."""
     wished = asked(parse([fix]))
-    own = module.replace(space(), constraints=wished.constraints)
+    own = replace(space(), constraints=wished.constraints)
     assert is_empty(own) == (fault is not None)
     if fault is None:
         return

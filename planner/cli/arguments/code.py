@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 
 from meshwright.planner.cli.arguments.common import (
     TARGETS,
+    add_config,
     add_execution,
     add_force,
     add_model,
@@ -69,6 +70,7 @@ def verify(parser: ArgumentParser) -> None:
 def inspect(parser: ArgumentParser) -> None:
     """``plan inspect``."""
     add_model(parser)
+    add_config(parser)
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="sequences (default: %(default)s)")
     parser.add_argument("--seq", type=positive, default=1024, metavar="N", help="tokens in each (default: %(default)s)")
     add_execution(parser)

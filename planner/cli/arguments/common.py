@@ -37,13 +37,25 @@ def whole(text: str) -> int:
     return int(text)
 
 
+MODEL_FORMS = (
+    "file.py:factory (the file is executed), a directory with or a path to a Hugging Face config.json, or a shape .toml"
+)
+CLUSTER_FORMS = (
+    "HOSTSxGPUSxGPU, as in 2x8xH100 or 2x8xH100,inter=400G (inter is per GPU, in Gb/s), cpu:N, or a cluster .toml"
+)
+
+
 def add_model(parser: ArgumentParser) -> None:
     """Add MODEL, in its three forms."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_FORMS)
+
+
+def add_config(parser: ArgumentParser) -> None:
+    """Add --config."""
     parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="file.py:factory (the file is executed), a directory with or a path to a Hugging Face config.json, "
-        "or a shape .toml",
+        "--config",
+        metavar="FILE",
+        help="the question in a file, as `plan init` writes it; what is said here takes the place of what it says",
     )
 
 
@@ -85,12 +97,7 @@ def add_seed(parser: ArgumentParser) -> None:
 
 def add_cluster(parser: ArgumentParser) -> None:
     """Add CLUSTER, in its three forms."""
-    parser.add_argument(
-        "cluster",
-        metavar="CLUSTER",
-        help="HOSTSxGPUSxGPU, as in 2x8xH100 or 2x8xH100,inter=400G (inter is per GPU, in Gb/s), cpu:N, "
-        "or a cluster .toml",
-    )
+    parser.add_argument("cluster", metavar="CLUSTER", help=CLUSTER_FORMS)
 
 
 def count(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, _SubParsersAction
 
-from meshwright.planner.cli.arguments.common import add_cluster, add_force, positive
+from meshwright.planner.cli.arguments.common import add_cluster, add_config, add_force, positive
 
 
 def cluster(parser: ArgumentParser) -> None:
@@ -38,6 +38,12 @@ def add_found(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
+def gpus(parser: ArgumentParser) -> None:
+    """``plan gpus``."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="one of them, by any of its names: all of its numbers")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
 def calibrate(parser: ArgumentParser) -> None:
     """``plan calibrate``."""
     add = parser.add_argument
@@ -45,6 +51,7 @@ def calibrate(parser: ArgumentParser) -> None:
     add("--threads", type=positive, default=1, metavar="N", help="threads of a rank (default: %(default)s)")
     add("--target", default="torch-gloo", metavar="TARGET", help="what runs there (default: %(default)s)")
     add("--dtype", choices=("fp32", "bf16", "fp64"), action="append", help="precisions (default: fp32)")
+    add_config(parser)
     add("--for", dest="model", metavar="MODEL", help="measure what its plans run, too")
     add("--global-batch", type=positive, default=8, metavar="N", help="of --for (default: %(default)s)")
     add("--seq", type=positive, default=128, metavar="N", help="of --for (default: %(default)s)")

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 
 from meshwright.planner.cli.arguments.common import (
     add_cache,
+    add_config,
     add_force,
     add_model,
     add_output,
@@ -23,6 +24,7 @@ def estimate(parser: ArgumentParser) -> None:
     """``plan estimate``."""
     add_model(parser)
     parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
+    add_config(parser)
     add_profile(parser)
     add_workload(parser)
     add = parser.add_argument_group("configuration").add_argument
@@ -47,10 +49,8 @@ def estimate(parser: ArgumentParser) -> None:
     add_seed(parser)
 
 
-def plan(parser: ArgumentParser) -> None:
-    """``plan plan``, or ``plan`` without a verb."""
-    add_model(parser)
-    parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
+def add_question(parser: ArgumentParser) -> None:
+    """Add what is asked of a model on a cluster: the workload, what the plan may be, and the search."""
     add_profile(parser)
     add_workload(parser, target=None)
     add = parser.add_argument_group("what the plan may be").add_argument
@@ -73,11 +73,19 @@ def plan(parser: ArgumentParser) -> None:
     )
     add("--max-gap", type=at_least_zero, metavar="G", help="exit with 4 if more is left unproved, as in 0.02")
     add("--top", type=positive, default=5, metavar="N", help="alternatives that are shown (default: %(default)s)")
-    add("--out", metavar="DIR", help="write plan.json there")
+    add_seed(parser)
+
+
+def plan(parser: ArgumentParser) -> None:
+    """``plan plan``, or ``plan`` without a verb."""
+    add_model(parser)
+    parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
+    add_config(parser)
+    add_question(parser)
+    parser.add_argument("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
     add_cache(parser)
     add_output(parser)
-    add_seed(parser)
 
 
 def diff(parser: ArgumentParser) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-SCHEMAS = ("plan", "cluster", "matrix", "shape", "config", "configs", "pins", "log", "profile")
+from meshwright.planner.cli.arguments.common import CLUSTER_FORMS, MODEL_FORMS, add_force
+from meshwright.planner.cli.arguments.plans import add_question
+
+SCHEMAS = ("plan", "cluster", "matrix", "shape", "config", "configs", "pins", "log", "profile", "question")
 
 
 def schema(parser: ArgumentParser) -> None:
@@ -14,5 +17,28 @@ def schema(parser: ArgumentParser) -> None:
         choices=SCHEMAS,
         help="plan: plan.json; cluster: the TOML of --cluster; matrix: its link matrix; shape: the TOML of MODEL; "
         "config: a Hugging Face config.json; configs: a line of --configs; pins: --fix as JSON; log: a step of a log; "
-        "profile: what `plan calibrate` writes",
+        "profile: what `plan calibrate` writes; question: the plan.toml of --config",
     )
+
+
+def errors(parser: ArgumentParser) -> None:
+    """``plan errors``."""
+    parser.add_argument("code", metavar="CODE", nargs="?", help="one of them, as in MW6007 or DeviceUnknown")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
+def init(parser: ArgumentParser) -> None:
+    """``plan init``."""
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=MODEL_FORMS)
+    parser.add_argument("--cluster", metavar="CLUSTER", help=CLUSTER_FORMS)
+    add_question(parser)
+    parser.add_argument("--out", metavar="FILE", default="plan.toml", help="the file to write (default: %(default)s)")
+    add_force(parser)
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def completion(parser: ArgumentParser) -> None:
+    """``plan completion``."""
+    parser.add_argument("shell", choices=SHELLS, help="bash: source <(plan completion bash); zsh and fish alike")

@@ -164,10 +164,10 @@ def broadcasted(t: Emitter, call: Call) -> Handle:
     shape = call.type.shape
 
     def grown(handle: Handle) -> Handle:
-        type_ = t.type(handle)
-        if type_.shape == shape:
-            return handle
-        return t.emit("expand", [handle], (Type(shape, type_.dtype),), {"shape": shape}, alias=0)
+        grown_to = Type(shape, t.type(handle).dtype)
+        return (
+            handle if t.type(handle) == grown_to else t.emit("expand", [handle], (grown_to,), {"shape": shape}, alias=0)
+        )
 
     return tuple(grown(handle) for handle in call["tensors"])
 
@@ -192,18 +192,15 @@ def selected(t: Emitter, call: Call) -> Handle:
 
 
 def split(t: Emitter, call: Call) -> Handle:
-    """`split`, `chunk` and `split_with_sizes`: parts that share the operand's storage; those of no elements are
-    slices."""
+    """`split`, `chunk` and `split_with_sizes`: parts that share the operand's storage, slices where they are empty."""
     value = t.value(call["self"])
     dim = call["dim"] % len(t.types[value].shape)
     some = tuple(type_ for type_ in call.types if type_.shape[dim])
-    sizes = tuple(type_.shape[dim] for type_ in some)
-    parts = iter(
-        (value,) if len(some) == 1 else t.emit_all("split", [value], some, {"dim": dim, "sizes": sizes}, alias=0)
-    )
+    sizes: dict[str, Attr] = {"dim": dim, "sizes": tuple(type_.shape[dim] for type_ in some)}
+    parts = iter((value,) if len(some) == 1 else t.emit_all("split", [value], some, sizes, alias=0))
     none: dict[str, Attr] = {"dim": dim, "start": 0, "end": 0, "step": 1}
     return tuple(
-        next(parts) if type_.shape[dim] else t.emit("slice", [value], (type_,), none, alias=0) for type_ in call.types
+        next(parts) if type_ in some else t.emit("slice", [value], (type_,), none, alias=0) for type_ in call.types
     )
 
 

@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 
-from meshwright.ir.errors import UnknownStep
+from meshwright.ir.errors import UnknownStep, instead
 from meshwright.ir.frontends.door import load_model
 from meshwright.ir.graph.fold import Fold
 from meshwright.planner.question.inspection import STEPS, Workload, report, to_json, verified
@@ -38,5 +38,5 @@ def _dump_step(name: str | None) -> Callable[[Fold], str] | None:
     if name is None:
         return None
     if name not in STEPS:
-        raise UnknownStep(place=f"--dump-after {name}", cause="no such step", fix=f"use one of {', '.join(STEPS)}")
+        raise UnknownStep(place=f"--dump-after {name}", cause="no such step", fix=instead(name, STEPS))
     return STEPS[name]

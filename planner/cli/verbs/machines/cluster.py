@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import Namespace
-from pathlib import Path
 
-from meshwright.ir.errors import OutputTaken
-from meshwright.planner.cli.output import unwritable
+from meshwright.planner.cli.output import free_file, write_file
 from meshwright.planner.question.clusters import look, to_json
 
 
@@ -38,15 +35,12 @@ def _write(args: Namespace) -> int:
     from meshwright.calibrate.detect.written import warnings, write
     from meshwright.cost_models.hardware.text import read_file
 
-    out = None if args.out is None else _checked(args.out, force=args.force)
+    out = None if args.out is None else free_file(args.out, force=args.force)
     gathered = saved(tuple(args.files)) if args.action == "import" else here(This(), args.hostfile)
     cluster = found(gathered, args.like)
     text = write(cluster)
     if out is not None:
-        try:
-            out.write_text(text, encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise unwritable(out, error, "a file") from None
+        write_file(out, text)
     if out is not None or args.json:
         for warning in warnings(cluster):
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
@@ -59,14 +53,3 @@ def _write(args: Namespace) -> int:
         hosts = "1 host" if written.hosts == 1 else f"{written.hosts:,} hosts"
         print(f"{out}: {written.ranks:,} ranks on {hosts}")  # noqa: T201
     return 0
-
-
-def _checked(text: str, *, force: bool) -> Path:
-    """The file to write, before anything is asked."""
-    if os.path.lexists(text) and not force:
-        raise OutputTaken(
-            place=f"--out {text}",
-            cause="it is there, and whoever wrote it may have changed it since",
-            fix="name another file with --out, or write over it with --force",
-        )
-    return Path(text)

@@ -13,6 +13,7 @@ from meshwright.calibrate.kept import kept_for
 from meshwright.calibrate.samples import replaced
 from meshwright.cost_models.measured.file import load_measured, measured_text
 from meshwright.ir.errors import ArgumentsMissing, LogUnreadable
+from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import LINES_BYTES
 from meshwright.ir.target.capabilities import PROCESSOR
@@ -31,7 +32,9 @@ def run(args: Namespace) -> int:
         text = read_text(log, LINES_BYTES, errors="replace")
     except Unreadable as error:
         raise LogUnreadable(
-            place=str(log), cause=error.cause, fix="name the file that the run's output was written to"
+            place=str(log),
+            cause=error.cause,
+            fix=f"{did_you_mean(log)}name the file that the run's output was written to",
         ) from None
     measured = read_run(text, str(log), args.skip)
     check_tokens(measured, plan, str(log))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from meshwright.ir.errors import PinsContradict, UnknownStep
+from meshwright.ir.errors import PinsContradict, UnknownStep, instead
 from meshwright.planner.answer.estimate import STEPS, estimate, to_json
 from meshwright.planner.answer.estimates import Outcome, Pricer, in_order, read_lines
 from meshwright.planner.cli.exits import NOTHING_FITS
@@ -59,7 +59,7 @@ def _dump_step(name: str | None) -> Callable[[Setting, Config], str] | None:
     if name is None:
         return None
     if name not in STEPS:
-        raise UnknownStep(place=f"--dump-after {name}", cause="no such step", fix=f"use one of {', '.join(STEPS)}")
+        raise UnknownStep(place=f"--dump-after {name}", cause="no such step", fix=instead(name, STEPS))
     return STEPS[name]
 
 

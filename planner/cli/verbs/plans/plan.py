@@ -19,6 +19,7 @@ from dataclasses import asdict
 from meshwright.ir.decisions.text import decisions_text
 from meshwright.ir.errors import (
     UnknownStep,
+    instead,
 )
 from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.text import fold_text, graph_text
@@ -142,6 +143,4 @@ AFTER: Mapping[str, Callable[[Solved], str]] = {
 
 def _known_step(name: str | None) -> None:
     if name is not None and name not in (*BEFORE, *AFTER):
-        raise UnknownStep(
-            place=f"--dump-after {name}", cause="no such step", fix=f"use one of {', '.join((*BEFORE, *AFTER))}"
-        )
+        raise UnknownStep(place=f"--dump-after {name}", cause="no such step", fix=instead(name, (*BEFORE, *AFTER)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from meshwright.planner.cli.output import own_file, write_file
+from meshwright.planner.cli.output import own_file, write_and_say
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import reload
 from meshwright.planner.report.facts.report import report_of
@@ -18,5 +18,5 @@ def run(args: Namespace) -> int:
     again = reload(load_plan(args.plan), args.model)
     for said in again.changed:
         print(f"warning: {said}; prices are made again", file=sys.stderr)  # noqa: T201
-    write_file(file, document(report_of(again)), as_json=args.json)
+    write_and_say(file, document(report_of(again)), as_json=args.json)
     return 0

@@ -25,6 +25,7 @@ TABLES = {
     "configs": ("meshwright.planner.question.pin_schema", "LineTable"),
     "pins": ("meshwright.planner.question.pin_schema", "PinsTable"),
     "profile": ("meshwright.cost_models.measured.file", "MeasuredTable"),
+    "question": ("meshwright.planner.cli.questions.table", "QuestionTable"),
     "log": ("meshwright.planner.answer.compare", "StepTable"),
 }
 """Where the table of every kind stands; each is imported when it is asked for."""

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from meshwright.cost_models.hardware.devices import Device, Island
+from meshwright.cost_models.hardware.devices import Island
 from meshwright.cost_models.hardware.parts import Pool
-from meshwright.cost_models.hardware.quantity import Quantity, weakest
-from meshwright.planner.plan.units import bytes_per_s, count, decimal_bytes, flops_per_s, nbytes, seconds
+from meshwright.cost_models.hardware.quantity import weakest
+from meshwright.planner.cli.views.machines.numbers import labelled, number_table, numbered
+from meshwright.planner.cli.views.tables import new_table
+from meshwright.planner.plan.units import bytes_per_s, decimal_bytes, flops_per_s, seconds
 from meshwright.planner.question.clusters import Shown
 
 WIDTH = 120
 """Columns where no terminal says how many it has."""
-
-_SHOW: dict[str, Callable[[float], str]] = {
-    "flop/s": flops_per_s,
-    "bytes": lambda number: f"{decimal_bytes(number)} = {nbytes(number)}",
-    "bytes/s": bytes_per_s,
-    "s": seconds,
-    "devices": lambda number: f"{count(number)} devices",
-    "Gb/s": lambda number: f"{number:g} Gb/s",
-    "1/device-hour": lambda number: f"{number:g} per GPU-hour",
-}
 
 
 def show(shown: Shown) -> None:
@@ -44,10 +35,11 @@ def show(shown: Shown) -> None:
     if cluster.matrix:
         size = len(cluster.matrix.rows)
         console.print(f"link matrix: {size} x {size}, its rates replace those of the pairs that it covers (user)")
-    sources = _sources(shown)
+    sources = numbered(quantity for device in shown.devices for _, quantity in device.quantities())
     for device in shown.devices:
         console.print()
-        console.print(_device(device, sources))
+        like = f", like {device.like}" if device.like else ""
+        console.print(number_table(f"{device.name}{like}", device.quantities(), sources))
     console.print()
     for source, number in sources.items():
         console.print(f"[{number}] {source}")
@@ -64,15 +56,15 @@ def _tree(pool: Pool, first: int) -> Tree:
     if island is not None:
         extent = f"across {pool.hosts_per_island} hosts" if island.spans_hosts else "in one host"
         size = f"island of up to {island.devices:,} {extent} ({_filled(pool, island)})"
-        tree.add(f"{size}: {island.kind}, {_labelled(island.bandwidth)} each way per device")
+        tree.add(f"{size}: {island.kind}, {labelled(island.bandwidth)} each way per device")
     wire = pool.device.host_link
-    tree.add(f"host link: {wire.kind}, {_labelled(wire.bandwidth)} each way")
+    tree.add(f"host link: {wire.kind}, {labelled(wire.bandwidth)} each way")
     for nic in pool.adapters:
-        tree.add(f"NICs of a host: {nic.count} x {nic.kind}, {_labelled(nic.rate)}")
+        tree.add(f"NICs of a host: {nic.count} x {nic.kind}, {labelled(nic.rate)}")
     if not pool.adapters:
         tree.add("no NICs")
     if pool.price:
-        tree.add(_labelled(pool.price))
+        tree.add(labelled(pool.price))
     return tree
 
 
@@ -85,19 +77,8 @@ def _filled(pool: Pool, island: Island) -> str:
     return f"of which jobs get {taken}: {segmented.kind}" if segmented else island.size.kind
 
 
-def _labelled(quantity: Quantity) -> str:
-    return f"{_SHOW[quantity.unit](quantity.value)} ({quantity.kind})"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    return table
-
-
 def _links(shown: Shown) -> Table:
-    table = _table("links", "between", "ranks", "tier", "kind", "alone", "when all send", "latency", "provenance")
+    table = new_table("links", "between", "ranks", "tier", "kind", "alone", "when all send", "latency", "provenance")
     for sample in shown.samples:
         link = sample.link
         table.add_row(
@@ -110,29 +91,6 @@ def _links(shown: Shown) -> Table:
             seconds(link.latency.value),
             f"{link.bandwidth.kind}, {link.latency.kind}",
         )
-    return table
-
-
-def _sources(shown: Shown) -> dict[str, int]:
-    """Sources of the devices' numbers, numbered in order of appearance."""
-    numbers: dict[str, int] = {}
-    for device in shown.devices:
-        for _, quantity in device.quantities():
-            numbers.setdefault(_source(quantity), len(numbers) + 1)
-    return numbers
-
-
-def _source(quantity: Quantity) -> str:
-    return f"{quantity.source}, {quantity.date}" if quantity.date else quantity.source
-
-
-def _device(device: Device, sources: dict[str, int]) -> Table:
-    like = f", like {device.like}" if device.like else ""
-    table = _table(f"{device.name}{like}", "number", "value", "provenance")
-    table.columns[2].justify = "left"
-    for name, quantity in device.quantities():
-        shown = _SHOW[quantity.unit](quantity.value)
-        table.add_row(name, shown, f"{quantity.kind} [{sources[_source(quantity)]}]")
     return table
 
 

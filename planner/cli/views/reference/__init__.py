@@ -1,0 +1,1 @@
+"""What commands and files may hold, as a person reads it."""
