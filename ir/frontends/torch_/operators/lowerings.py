@@ -164,10 +164,8 @@ def broadcasted(t: Emitter, call: Call) -> Handle:
     shape = call.type.shape
 
     def grown(handle: Handle) -> Handle:
-        grown_to = Type(shape, t.type(handle).dtype)
-        return (
-            handle if t.type(handle) == grown_to else t.emit("expand", [handle], (grown_to,), {"shape": shape}, alias=0)
-        )
+        whole = Type(shape, t.type(handle).dtype)
+        return handle if t.type(handle) == whole else t.emit("expand", [handle], (whole,), {"shape": shape}, alias=0)
 
     return tuple(grown(handle) for handle in call["tensors"])
 
@@ -199,9 +197,7 @@ def split(t: Emitter, call: Call) -> Handle:
     sizes: dict[str, Attr] = {"dim": dim, "sizes": tuple(type_.shape[dim] for type_ in some)}
     parts = iter((value,) if len(some) == 1 else t.emit_all("split", [value], some, sizes, alias=0))
     none: dict[str, Attr] = {"dim": dim, "start": 0, "end": 0, "step": 1}
-    return tuple(
-        next(parts) if type_ in some else t.emit("slice", [value], (type_,), none, alias=0) for type_ in call.types
-    )
+    return tuple(next(parts) if one in some else t.emit("slice", [value], (one,), none, alias=0) for one in call.types)
 
 
 def unbound(t: Emitter, call: Call) -> Handle:
