@@ -30,8 +30,9 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.sharding.shares import shares_of, weights_of
 from meshwright.planner.answer.solve import Solved
+from meshwright.planner.plan.notes import EMISSION_REFUSES, IDLE, PASSED_OVER, UNSURE
 from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival, blocks_of
-from meshwright.planner.plan.units import nbytes, percent, seconds
+from meshwright.planner.plan.units import nbytes, percent, seconds, share_name
 from meshwright.planner.question.pins import Config
 from meshwright.planner.search.emittable import by_code
 from meshwright.planner.search.search import Found
@@ -75,7 +76,7 @@ def differences(one: Prediction, other: Prediction) -> tuple[tuple[str, float], 
 def told(found: tuple[tuple[str, float], ...], step_s: float) -> str:
     """The differences that matter, in words."""
     worth = [(name, more_s) for name, more_s in found if abs(more_s) >= TOLD * step_s][:MOST_TOLD]
-    return ", ".join(f"{'+' if more_s > 0 else '-'}{seconds(abs(more_s))} {name}" for name, more_s in worth)
+    return ", ".join(f"{'+' if more_s > 0 else '-'}{seconds(abs(more_s))} {share_name(name)}" for name, more_s in worth)
 
 
 def shortest(prediction: Prediction) -> tuple[int, float]:
@@ -103,7 +104,7 @@ def rival(name: str, found: Found, best: Found, objective: str = "time", unwritt
     else:
         lost = words or "hardly slower"
     if unwritten:
-        lost = f"{lost}; plan emit refuses it ({unwritten})"
+        lost = f"{lost}; {EMISSION_REFUSES} ({unwritten})"
     return Rival(
         name=name,
         config=found.config,
@@ -142,13 +143,13 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         notes=(
             *_idle(solved),
             *_unsure(solved, best),
-            *_refinements(solved),
             *solved.notes,
             *ask.notes,
             *suspicions(ask.cluster),
             *setting.folds.first(best.config.batch).notes,
             *cautions,
             *_unwritten(solved, best),
+            *_refinements(solved),
         ),
     )
 
@@ -165,7 +166,7 @@ def _unwritten(solved: Solved, best: Found) -> Iterator[str]:
     for code, several in by_code(better).items():
         first, more = several[0], f", and of {len(several) - 1} more" * (len(several) > 1)
         yield (
-            f"passed over, for no code is written for it: {first.config}, {seconds(first.prediction.step_time_s)} a "
+            f"{PASSED_OVER}: {first.config}, {seconds(first.prediction.step_time_s)} a "
             f"step ({code}: {first.refusal.place}, {first.refusal.cause}){more}"
         )
 
@@ -173,7 +174,7 @@ def _unwritten(solved: Solved, best: Found) -> Iterator[str]:
 def _idle(solved: Solved) -> Iterator[str]:
     used, whole = solved.ask.cluster.hosts, solved.hosts or solved.ask.cluster.hosts
     if used < whole:
-        yield f"{whole - used:,} of {whole:,} hosts stay idle: the plan is for the other {used:,}"
+        yield f"{whole - used:,} of {whole:,} hosts {IDLE}: the plan is for the other {used:,}"
 
 
 def _refinements(solved: Solved) -> Iterator[str]:
@@ -182,10 +183,10 @@ def _refinements(solved: Solved) -> Iterator[str]:
     if refined is None:
         return
     even = solved.search.best
-    pinned = " that has the pins of modules" if solved.asked.modules else ""
+    pinned = " that have the pins of modules" if solved.asked.modules else ""
     faster = percent(1 - refined.prediction.step_time_s / even.step_s) if even else ""
-    gained = f", {faster} faster than the best of it{pinned}" if even else ""
-    yield f"the plan was refined beyond the declared space{gained}"
+    gained = f", {faster} faster than the best of them{pinned}" if even else ""
+    yield f"the plan was refined beyond named degrees{gained}"
     if refined.config is None:
         yield "its stages have meshes of their own; the configuration shown is the one that it was made of"
     elif refined.config.stage_blocks and not solved.asked.constraints.only.keys() & {"split", "stage_blocks"}:
@@ -209,7 +210,7 @@ def _refinements(solved: Solved) -> Iterator[str]:
             f"{seconds(made.least_s)}"
         )
     if refined.idle:
-        yield f"{len(refined.idle)} ranks stay idle: {', '.join(map(str, refined.idle))}"
+        yield f"{len(refined.idle)} ranks {IDLE}: {', '.join(map(str, refined.idle))}"
 
 
 def _bounds(solved: Solved, best: Found) -> Bounds:
@@ -258,10 +259,7 @@ def _unsure(solved: Solved, best: Found) -> Iterator[str]:
     usual = [(found.step_s, name) for name, found in solved.search.baselines.items() if found.fits]
     step_s, name = min(usual, default=(0.0, ""))
     if best.step_s < step_s <= best.prediction.step_time_high_s and step_s > (1 + TOLD) * best.step_s:
-        yield (
-            f"{name} takes {step_s / best.step_s - 1:.0%} longer by this count, which is inside the interval of the "
-            "step time: measure both"
-        )
+        yield (f"{name} takes {step_s / best.step_s - 1:.0%} longer by this count, which is {UNSURE}")
 
 
 def _code(solved: Solved, found: Found) -> str:

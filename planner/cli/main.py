@@ -27,18 +27,23 @@ from meshwright.ir.processes import collect_rarely
 from meshwright.planner.cli.arguments import code, machines, plans, reference
 from meshwright.planner.cli.exits import INTERRUPTED, READER_GONE
 
+LOADING = "loading the model"
 DEFAULT_VERB = "plan"
 """The verb of a command line that begins with a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One subcommand. ``module`` must define ``run(args) -> int``, the exit code."""
+    """One subcommand. ``module`` must define ``run(args) -> int``, the exit code.
+
+    - `begins` is what it is doing until it says otherwise (`args.progress`), if it may take long.
+    """
 
     name: str
     help: str
     arguments: Callable[[ArgumentParser], None]
     module: str
+    begins: str = ""
 
 
 VERBS = (
@@ -47,18 +52,21 @@ VERBS = (
         help="find the fastest plan that fits, prove how good it is, and say why; `plan MODEL …` means this verb",
         arguments=plans.plan,
         module="meshwright.planner.cli.verbs.plans.plan",
+        begins=LOADING,
     ),
     Verb(
         name="explain",
         help="explain a saved plan; with --why-not, what another one would cost, and why",
         arguments=plans.explain,
         module="meshwright.planner.cli.verbs.plans.explain",
+        begins=LOADING,
     ),
     Verb(
         name="diff",
         help="what two plans decide otherwise, and what that costs, share by share",
         arguments=plans.diff,
         module="meshwright.planner.cli.verbs.plans.diff",
+        begins=LOADING,
     ),
     Verb(
         name="emit",
@@ -95,6 +103,7 @@ VERBS = (
         help="price a configuration on a cluster: step time, memory, where the time goes; or many, ranked",
         arguments=plans.estimate,
         module="meshwright.planner.cli.verbs.plans.estimate",
+        begins=LOADING,
     ),
     Verb(
         name="calibrate",
@@ -140,8 +149,13 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? instead
     args = build_parser(verbs).parse_args(with_verb(sys.argv[1:] if argv is None else argv, verbs))
     collect_rarely()
+    from meshwright.planner.cli.progress import Progress
+
     try:
-        exit_code: int = import_module(args.module).run(args)
+        with Progress(sys.stderr) as args.progress:
+            if begins := next(verb.begins for verb in verbs if verb.name == args.verb):
+                args.progress.phase(begins)
+            exit_code: int = import_module(args.module).run(args)
         sys.stdout.flush()
     except MeshwrightError as error:
         return _refuse(error, args)

@@ -45,6 +45,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "top": 5,
             "out": None,
             "force": False,
+            "detail": "page",
         },
     ),
     "estimate": (
@@ -64,7 +65,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "check": False,
         },
     ),
-    "explain": ([], {"plan": ".", "why_not": None, "model": None, "cluster": None, "json": False}),
+    "explain": ([], {"plan": ".", "why_not": None, "model": None, "cluster": None, "detail": "page", "json": False}),
     "diff": (["a", "b"], {"a": "a", "b": "b", "json": False}),
     "emit": (
         ["p", "--out", "d"],

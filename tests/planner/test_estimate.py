@@ -65,6 +65,12 @@ def estimated(capsys: pytest.CaptureFixture[str], *argv: str, model: str = LLAMA
     return found
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console that everything fits on."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def shown(capsys: pytest.CaptureFixture[str], *argv: str, model: str = LLAMA) -> str:
     assert main(["estimate", model, *CLUSTER, *WORKLOAD, *argv]) == 0
     return "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from meshwright.planner.cli.arguments.common import (
+    add_detail,
     add_force,
     add_model,
     add_output,
@@ -72,6 +73,7 @@ def plan(parser: ArgumentParser) -> None:
     add("--top", type=positive, default=5, metavar="N", help="alternatives that are shown (default: %(default)s)")
     add("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
+    add_detail(parser)
     add_output(parser)
     add_seed(parser)
 
@@ -97,6 +99,7 @@ def explain(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", metavar="CLUSTER", help="another cluster of as many devices: the plan is priced again"
     )
+    add_detail(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 

@@ -33,7 +33,6 @@ from meshwright.planner.answer.report import plan_of
 from meshwright.planner.answer.solve import Solved, Stop, solve, space_of
 from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERRUPTED, NOTHING_FITS
 from meshwright.planner.cli.output import check_plan, folder_of, made, unwritable
-from meshwright.planner.cli.progress import Progress
 from meshwright.planner.plan.file import FILE, plan_text, plan_to_json
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.ask import Ask, missing
@@ -60,12 +59,14 @@ def run(args: Namespace) -> int:
     with stop.loading():
         ask, setting = ask.loaded()
     if args.dump_after in BEFORE:
+        args.progress.clear()
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
         return 0
-    with stop.watching(), Progress(sys.stderr) as progress:
-        solved = solve(ask, setting, request, stop, progress.told, args.objective)
+    with stop.watching():
+        solved = solve(ask, setting, request, stop, args.progress.told, args.objective)
     if solved.best is None:
         return nothing_found(solved, args)
+    args.progress.clear()
     if args.dump_after is not None:
         sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
         return 0
@@ -74,9 +75,9 @@ def run(args: Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
     else:
-        from meshwright.planner.cli.views.plans.plan import show
+        from meshwright.planner.cli.views.plans.plan import SHOWN
 
-        show(plan, written)
+        SHOWN[args.detail](plan, written)
     if stop.interrupted:
         return INTERRUPTED
     too_wide = args.max_gap is not None and plan.bounds.gap > args.max_gap
@@ -121,11 +122,13 @@ def nothing_found(solved: Solved, args: Namespace) -> int:
     refusal = solved.search.refusal
     if refusal is not None and not solved.search.priced_any and not isinstance(refusal, ModulePinUnmet):
         raise inexpressible(solved, refusal)
+    args.progress.phase("nothing fits: trying what would help")
     nothing = relax(solved)
+    args.progress.clear()
     if args.json:
         sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")
     else:
-        from meshwright.planner.cli.views.plans.plan import show_nothing
+        from meshwright.planner.cli.views.plans.nothing import show_nothing
 
         show_nothing(nothing)
     return NOTHING_FITS
