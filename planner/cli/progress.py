@@ -4,18 +4,20 @@
 
 The line has the seconds since the command began, which go on while nothing else does: importing a framework and tracing
 a model are single pieces of work. It is on standard error, never wider than the terminal, and gone when the command
-prints.
+prints; what others print meanwhile (a model's file, a warning) goes above it.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import threading
 import time
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from rich.cells import set_cell_size
 from rich.console import Console
 from rich.control import Control
 from rich.segment import ControlType
@@ -29,6 +31,8 @@ EVERY_S = 0.1
 """Between two lines at least."""
 TICK_S = 1.0
 """Between two lines at most."""
+CLAUSE = re.compile(r"[;,:] | \(")
+"""Before what may be left out where a line is too long."""
 BEGIN = Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
 
 
@@ -38,18 +42,30 @@ class Progress:
     def __init__(self, stream: TextIO) -> None:
         console = Console(file=stream, highlight=False, markup=False, emoji=False) if stream.isatty() else None
         self.console = None if console is None or console.is_dumb_terminal else console
+        if self.console is not None and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
         self.began_s = time.monotonic()
         self.next_s = 0.0
         self.text = ""
         self.writing = threading.Lock()
+        self.shown = self.open = False
+        """Whether the line is there; and whether the line of somebody else's text has not ended."""
+        self.streams: tuple[TextIO, TextIO] | None = None
         self.ticking: threading.Thread | None = None
         self.ended = threading.Event()
 
     def __enter__(self) -> Progress:
+        if self.console is not None:
+            self.streams = sys.stdout, sys.stderr
+            sys.stdout, sys.stderr = (
+                cast("TextIO", Above(stream, self)) if stream.isatty() else stream for stream in self.streams
+            )
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.clear()
+        if self.streams is not None:
+            sys.stdout, sys.stderr = self.streams
 
     def phase(self, text: str) -> None:
         """Begin a phase: its line is written at once, and again every second."""
@@ -80,19 +96,41 @@ class Progress:
     def clear(self) -> None:
         """Wipe the line, until something is told again."""
         self._still()
-        if self.console is not None and self.text:
-            self.text = ""
+        self.text = ""
+        with self.writing:
+            self._wipe()
+
+    def above(self, stream: TextIO, text: str) -> int:
+        """Write somebody else's text where the line is; that is told again below it."""
+        with self.writing:
+            self._wipe()
+            self.open = not text.endswith("\n")
+            return stream.write(text)
+
+    def _forked(self) -> None:
+        """Tell nothing in a forked process: the line, and whoever may hold the lock, stayed behind."""
+        self.console, self.ticking, self.shown, self.writing = None, None, False, threading.Lock()
+
+    def _wipe(self) -> None:
+        if self.console is not None and self.shown:
             self.console.control(BEGIN)
+            self.console.file.flush()
+            self.shown = False
 
     def _write(self) -> None:
         assert self.console is not None
         with self.writing:
+            if self.open:
+                return
             self.next_s = time.monotonic() + EVERY_S
             whole = f"{time.monotonic() - self.began_s:4.0f} s  {self.text}"
             room = self.console.width - 1  # in the last column some terminals begin a new line
             self.console.control(BEGIN)
-            self.console.print(whole if len(whole) <= room else set_cell_size(whole, room), end="", soft_wrap=True)
+            ends = (len(whole), *(clause.start() for clause in CLAUSE.finditer(whole)))
+            shown = whole[: max((end for end in ends if end <= room), default=room)]
+            self.console.print(shown, end="", soft_wrap=True)
             self.console.file.flush()
+            self.shown = True
 
     def _tick(self) -> None:
         while not self.ended.wait(TICK_S):
@@ -104,6 +142,19 @@ class Progress:
             self.ended.set()
             self.ticking.join()
             self.ticking = None
+
+
+class Above:
+    """A terminal whose text goes above the line."""
+
+    def __init__(self, stream: TextIO, progress: Progress) -> None:
+        self.stream, self.progress = stream, progress
+
+    def write(self, text: str) -> int:
+        return self.progress.above(self.stream, text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def line(search: Search) -> str:

@@ -72,7 +72,9 @@ def test_the_page_names_every_option_and_step() -> None:
     workload = re.findall(r"`(--[a-z-]+)`", PAGE.split("## Options")[1].split("| option |")[0])
     parsed = vars(build_parser().parse_args(["plan", "m", "--cluster", "c"]))
     named = {option.lstrip("-").replace("-", "_") for option in (*options, *workload)}
-    assert named | {"model", "cluster", "module", "verb"} == set(parsed)
+    assert named | {"model", "cluster", "module", "verb", "detail"} == set(parsed)
+    assert "\n| `-v`, `--verbose` |" in PAGE
+    assert "\n| `-q`, `--quiet` |" in PAGE
     assert parsed["target"] is None
     row = next(line for line in PAGE.splitlines() if line.startswith("| `--dump-after"))
     assert all(f"`{step}`" in row for step in (*BEFORE, *AFTER))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import time
@@ -100,13 +101,15 @@ def test_seconds_go_on_while_nothing_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_line_is_no_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A character less: some terminals begin a new line after their last column."""
-    monkeypatch.setenv("COLUMNS", "30")
-    terminal = Terminal()
-    with Progress(terminal) as progress:
-        progress.told(SEARCHING, searched(2.0))
-    assert terminal.getvalue().split(WIPED)[1] == "   0 s  searching: best 2 s; "
-    assert len(terminal.getvalue().split(WIPED)[1]) == 29
+    """A character less: some terminals begin a new line after their last column. What does not fit is
+    left out by clauses."""
+    counted = "1,200 kernel and 34,567 pipeline configurations"
+    for columns, shown in ((28, ": best 2 s"), (27, ""), (77, f": best 2 s; {counted}"), (76, ": best 2 s"), (12, "")):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        terminal = Terminal()
+        with Progress(terminal) as progress:
+            progress.told(SEARCHING, searched(2.0))
+        assert terminal.getvalue().split(WIPED)[1] == f"   0 s  searching{shown}"[: columns - 1]
 
 
 @pytest.mark.parametrize("words", [{}, {"FORCE_COLOR": "1"}])
@@ -140,6 +143,43 @@ def test_what_is_counted_does_not_tick(monkeypatch: pytest.MonkeyPatch) -> None:
             progress.counted(done, 1051)
             assert progress.ticking is None
     assert terminal.lines == ["loading", "1 of 1,051 configurations", "1,051 of 1,051 configurations", ""]
+
+
+def test_what_others_print_goes_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not written over before its line has ended. What is no terminal is left alone."""
+    monkeypatch.setattr(module, "TICK_S", 1e6)
+    terminal, pipe = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", pipe)
+    with Progress(terminal) as progress:
+        progress.phase("loading")
+        sys.stderr.write("a note")
+        progress.phase("tracing")
+        sys.stderr.write(", ended\n")
+        sys.stdout.write("a result\n")
+        progress.phase("searching")
+        assert sys.stderr.isatty()
+    assert (sys.stderr, sys.stdout) == (terminal, pipe)
+    assert pipe.getvalue() == "a result\n"
+    assert terminal.getvalue() == (f"{WIPED}   0 s  loading{WIPED}a note, ended\n{WIPED}   0 s  searching{WIPED}")
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked there")
+def test_a_forked_process_tells_nothing_and_waits_for_nobody() -> None:
+    """Whoever held the lock when it was forked is not there to release it."""
+    terminal, (reading, writing) = Terminal(), os.pipe()
+    with Progress(terminal) as progress:
+        progress.phase("loading")
+        with progress.writing:
+            child = os.fork()
+            if child == 0:
+                sys.stderr.write("a note\n")
+                progress.told(SEARCHING)
+                os.write(writing, terminal.getvalue().encode())
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert b"searching" not in os.read(reading, 10_000)
 
 
 def test_phases_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
