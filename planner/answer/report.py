@@ -30,7 +30,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.sharding.shares import shares_of, weights_of
 from meshwright.planner.answer.solve import Solved
-from meshwright.planner.plan.notes import EMISSION_REFUSES, IDLE, PASSED_OVER, UNSURE
+from meshwright.planner.plan.notes import EMISSION_REFUSES, IDLE, OWN_MESHES, PASSED_OVER, UNSURE
 from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival, blocks_of
 from meshwright.planner.plan.units import nbytes, percent, seconds, share_name
 from meshwright.planner.question.pins import Config
@@ -188,7 +188,7 @@ def _refinements(solved: Solved) -> Iterator[str]:
     gained = f", {faster} faster than the best of them{pinned}" if even else ""
     yield f"the plan was refined beyond named degrees{gained}"
     if refined.config is None:
-        yield "its stages have meshes of their own; the configuration shown is the one that it was made of"
+        yield OWN_MESHES
     elif refined.config.stage_blocks and not solved.asked.constraints.only.keys() & {"split", "stage_blocks"}:
         yield f"layers of the stages, shared out by what they take: {'+'.join(map(str, refined.counts))}"
     if shares := shares_of(refined.decisions):

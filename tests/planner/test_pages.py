@@ -23,6 +23,7 @@ from meshwright.planner.cli.verbs.plans.plan import read_asked
 from meshwright.planner.cli.views.plans.parts import groups_of, stage_table
 from meshwright.planner.cli.views.plans.plan import PAGE, SHOWN
 from meshwright.planner.cli.views.plans.words import short
+from meshwright.planner.cli.views.tables import folded
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.pins import fill, parse
 from meshwright.planner.search.phases import REFINING, Told
@@ -174,6 +175,19 @@ def test_five_lines_answer(plans: list[Plan], printed: Print) -> None:
         assert [label for label in begun if label] == labels
 
 
+OURS = (
+    *("body", "bodies", "fold", "hub", "publish", "sync", "base", "bases", "shape", "shapes", "candidate", "bench"),
+    *("ledger", "template", "reshard", "declared space", "kernel configurations?", "pipeline configurations?"),
+)
+"""Words of docs/glossary.md that people who know Megatron and FSDP do not."""
+
+
+def test_a_page_has_no_words_of_ours(plans: list[Plan], printed: Print) -> None:
+    for plan in plans:
+        text = " ".join(line.strip() for line in printed(plan, "page", 200))
+        assert not re.findall(rf"\b(?:{'|'.join(OURS)})\b", text)
+
+
 def test_the_plan_line_can_be_pasted(plans: list[Plan], printed: Print) -> None:
     """As --fix takes it, from every width, it is the plan's configuration, unless that has what the search alone
     makes."""
@@ -187,6 +201,13 @@ def test_the_plan_line_can_be_pasted(plans: list[Plan], printed: Print) -> None:
             filled = fill(pasted, ranks=ranks, global_batch=plan.workload.global_batch)
             same = {name: value for name, value in plan.config.to_json().items() if name not in dict(filled.open)}
             assert {name: filled.to_json()[name] for name in same} == same
+
+
+def test_a_list_of_layers_that_is_longer_than_a_line_can_be_pasted() -> None:
+    long = f"pp=64,stage_blocks={'+'.join(['7', *['8'] * 62, '13'])},zero=1"
+    lines = folded(f"plan        {long}", 80, " " * 12)
+    assert len(lines) > 2
+    assert parse(["\n".join(lines).removeprefix("plan")]) == parse([long])
 
 
 def test_groups_of_ranks_are_whole(plans: list[Plan]) -> None:

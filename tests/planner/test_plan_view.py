@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +13,13 @@ import pytest
 from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.answer.relax import Nothing, Relaxation
 from meshwright.planner.cli.views.plans.nothing import show_nothing
+from meshwright.planner.cli.views.plans.parts import ranks_text, stage_table
 from meshwright.planner.cli.views.plans.plan import show, show_brief, show_whole
+from meshwright.planner.plan.notes import OWN_MESHES
 from meshwright.planner.plan.types import Machines, Plan
 from meshwright.planner.question.module_pins import ModulePin
 from meshwright.planner.search.search import Found
-from tests.planner.handmade import bounds, config, held, plan, prediction, rival, stage
+from tests.planner.handmade import GIB, bounds, config, held, plan, prediction, rival, stage
 
 PAGE = """\
 plan        tp=2,pp=2,dp=2,zero=1,mbs=1,recompute=full,schedule=1f1b
@@ -27,7 +31,7 @@ confidence  not calibrated; measure kernels first (75 % of the step)
 speed       1,234 tokens/s/GPU, MFU 40.00 %
 gap         25.00 %: nothing that was searched is below 1.5 s
 asked       small.toml, 1.23 M parameters, 2,048 x 4,096 tokens in bf16, on
-            big.toml (8,192 ranks, H100 and A100)
+            big.toml (8,192 ranks, H100, A100)
 
 stages, by group of ranks
 ranks  stages  blocks       mesh       peak memory        of      left
@@ -67,7 +71,7 @@ confidence  not calibrated; measure kernels first (75 % of the step)
 speed       1,234 tokens/s/GPU, MFU 40.00 %
 gap         25.00 %: nothing that was searched is below 1.5 s
 asked       small.toml, 1.23 M parameters, 2,048 x 4,096 tokens in bf16, on
-            big.toml (8,192 ranks, H100 and A100)
+            big.toml (8,192 ranks, H100, A100)
 
 whole plan    tp=2,pp=2,dp=2,zero=1,mbs=1,microbatches=4,recompute=full,
               schedule=1f1b
@@ -149,6 +153,131 @@ def test_a_plan_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = printed(capsys).splitlines()
     assert first == PAGE.splitlines()[0]
     assert second == "step time   2 s (1.5 s to 4 s)"
+
+
+def test_what_is_odd_stands_in_the_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not among the notes again: ranks that are idle, what names do not say, what waits on the host."""
+    waits = stage(0, held(6.0, 10.0, 1.0, host=7.0)), *prediction().stages[1:]
+    odd = plan(
+        notes=("2 ranks stay idle: 8, 9", OWN_MESHES, "another"),
+        config=config("tp=2,pp=2,dp=2,offload=optimizer+activations:3", 8),
+        prediction=prediction(stages=waits),
+    )
+    show(odd)
+    text = printed(capsys)
+    said = " ".join(text[text.index("unusual") : text.index("confidence")].split()[1:])
+    assert said == (
+        f"2 ranks stay idle: 8, 9; {OWN_MESHES}; the optimizer's state and step and activations of 3 blocks wait in "
+        "the host's memory (7.00 GiB a rank)"
+    )
+    assert "note: another\n" in text
+    assert text.count("note:") == 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (
+            (("kernels", "fitted"), ("memory", "assumed")),
+            "not calibrated; measure kernels first (75 % of the step, fitted)",
+        ),
+        (
+            (("kernels", "measured"), ("collectives", "datasheet")),
+            "calibrated in part (kernels); measure collectives first (5 % of the step, datasheet)",
+        ),
+        ((("collectives", "measured"), ("host", "measured"), ("kernels", "measured")), "calibrated in part"),
+    ],
+)
+def test_what_would_be_worth_measuring(
+    capsys: pytest.CaptureFixture[str], kinds: tuple[tuple[str, Any], ...], said: str
+) -> None:
+    shares = (("matmul", 1.5), ("tensor", 0.1), ("host", 0.05), ("bubble", 0.35))
+    show(plan(prediction=prediction(provenance=kinds, shares=shares)))
+    assert f"confidence  {said}" in " ".join(printed(capsys).split("\n")).replace(" " * 13, " ")
+
+
+def test_all_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    show(plan(provenance=replace(plan().provenance, weakest="measured")))
+    assert "confidence  calibrated: all prices were measured on this cluster\n" in printed(capsys)
+
+
+def by_hand(pins: str, slower: float, *more: tuple[str, float]) -> Any:
+    return replace(rival("fsdp", pins, "lost", slower=slower), differences=more)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "said"),
+    [
+        (by_hand("zero=3", 1.5), "; fsdp +50.0 %, inside it"),
+        (by_hand("zero=3", 2.0), "; fsdp +100 %, inside it"),  # four seconds are the end of it
+        (by_hand("zero=3", 2.1), "; fsdp +110 %, beyond it"),
+        (by_hand("tp=2,pp=2,dp=2,recompute=full", 1.0), "; as a person would write it: fsdp"),
+        (replace(by_hand("zero=3", 1.5), short_stage=0), "; nothing that a person would write fits"),
+    ],
+)
+def test_the_step_beside_that_of_a_person(capsys: pytest.CaptureFixture[str], baseline: Any, said: str) -> None:
+    """Two seconds are predicted, between 1.5 and 4."""
+    show(plan(baselines=(baseline,)))
+    assert f"step time   2 s (1.5 s to 4 s){said}\n" in printed(capsys)
+
+
+def test_why_it_is_faster_than_what_a_person_would_write(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of each kind, the largest first."""
+    more = (("publish", 1.0), ("host", -0.5), ("bubble", 0.4), ("matmul", 0.3), ("tensor", -0.2), ("launch", -0.1))
+    show(plan(baselines=(by_hand("zero=3", 1.5, *more),), binding=()))
+    assert (
+        "why\nbeside fsdp, it saves 1 s param gather, 400 ms bubble, and spends 500 ms host,\n  200 ms tensor\n"
+    ) in printed(capsys)
+    show(plan(baselines=(by_hand("zero=3", 1.5, *more[:1]),), binding=()))
+    assert "why\nbeside fsdp, it saves 1 s param gather\n" in printed(capsys)
+
+
+def test_memory_that_would_change_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said there, and not among the other plans."""
+    full = replace(rival("faster, but does not fit", "tp=8", "full", slower=0.75), short_stage=1, short_bytes=3 * GIB)
+    show(plan(alternatives=(full,)))
+    text = printed(capsys)
+    assert "memory: tp=8,dp=1,mbs=1 takes 1.5 s, and is short 3.00 GiB\n" in text
+    assert "faster, but" not in text
+
+
+def test_many_groups_of_ranks_are_few_rows() -> None:
+    """Sixty stages of unlike numbers of blocks: those between the first and the last are one row, with the memory of
+    the fullest. Where blocks are of too many kinds, those in the middle are counted."""
+    one = plan()
+    first, *_ = one.decisions.stages
+    stages = tuple(replace(first, ranks=(2 * at, 2 * at + 1)) for at in range(60))
+    memory = tuple(stage(at, held(4.0 + (at == 30), 10.0, 1.0)) for at in range(60))
+
+    def rows(blocks: Callable[[int], str]) -> list[Sequence[str]]:
+        what = tuple(((blocks(at), 2 + at % 2),) for at in range(60))
+        many = plan(decisions=replace(one.decisions, stages=stages), blocks=what, prediction=prediction(stages=memory))
+        return stage_table(many).rows
+
+    kinds = {0: "Embed", 59: "Head"}
+    assert rows(lambda at: kinds.get(at, "Block")) == [
+        ("0-1", "0", "2 x Embed", "tp=2", "4.00 GiB", "9.00 GiB", "5.00 GiB", "loss"),
+        ("2-117", "1-58", "2-3 x Block", "tp=2", "5.00 GiB", "9.00 GiB", "4.00 GiB", "loss"),
+        ("118-119", "59", "3 x Head", "tp=2", "4.00 GiB", "9.00 GiB", "5.00 GiB", "loss"),
+    ]
+    found = rows(lambda at: f"Block{at}")
+    assert [row[0] for row in found] == ["0-1", "2-3", "4-5", "6-7", "55 rows more", "118-119"]
+    assert found[4][4:] == ("5.00 GiB", "9.00 GiB", "4.00 GiB", "loss")
+
+
+def test_stages_of_the_same_ranks_are_one_group() -> None:
+    """Two ranks run the first stage and the third; what they run is counted together."""
+    one = plan()
+    first, second, _ = one.decisions.stages
+    stages = first, second, replace(first, ranks=first.ranks), replace(second, ranks=second.ranks)
+    blocks = ((("Embed", 1), ("Block", 2)), (("Block", 2),), (("Block", 2),), (("Block", 2), ("Head", 1)))
+    memory = tuple(stage(at, held(4.0, 10.0, 1.0)) for at in range(4))
+    twice = plan(decisions=replace(one.decisions, stages=stages), blocks=blocks, prediction=prediction(stages=memory))
+    assert [row[:3] for row in stage_table(twice).rows] == [
+        ("0-1", "0, 2", "Embed, 4 x Block"),
+        ("2-3", "1, 3", "4 x Block, Head"),
+    ]
+    assert ranks_text((0, 2, 4)) == "3 from 0 on"
 
 
 def test_what_is_not_there_is_not_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:

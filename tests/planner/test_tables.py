@@ -70,8 +70,8 @@ def test_a_narrow_terminal_is_taken_for_a_wider_one(monkeypatch: pytest.MonkeyPa
         ("all < 1 %", 7, ["all", "  < 1 %"]),
         ("tp=2,pp=4,dp=8", 10, ["tp=2,pp=4,", "  dp=8"]),
         ("8,030,261,248 of them", 13, ["8,030,261,248", "  of them"]),
-        ("at /home/user/plan.json", 14, ["at", "  /home/user/", "  plan.json"]),
-        ("layers 12+12+13+13+14", 11, ["layers", "  12+12+13+", "  13+14"]),
+        ("at /home/user/plan.json", 14, ["at /home/user/", "  plan.json"]),
+        ("layers 12+12+13+13+14", 11, ["layers 12+", "  12+13+13+", "  14"]),
         ("unbreakable", 5, ["unb", "  rea", "  kab", "  le"]),
     ],
 )
@@ -166,6 +166,14 @@ def test_what_a_dropped_column_leaves_is_given_back() -> None:
     made = Table("", (text("a", 1, least=4), number("b", 2), number("c")))
     made.add("one two", "1,234,567,890", "7")
     assert shown(made, 20) == ["a        c", "one two  7"]
+
+
+def test_a_column_comes_back_where_a_later_one_left_room() -> None:
+    """Of 42 characters: 36 have no room for what is dropped first; 30 have, since the reason goes below."""
+    made = Table("", (text("name", 9), number("dropped", 1), text("why", 2, Way.BELOW), number("b")))
+    made.add("a", "123 ms", "a reason of 24 letters..", "7")
+    assert shown(made, 36) == ["name  why                       b", "a     a reason of 24 letters..  7"]
+    assert shown(made, 30) == ["name  dropped  b", "a      123 ms  7", "  a reason of 24 letters.."]
 
 
 def test_shortened_text_ends_in_dots() -> None:

@@ -3,10 +3,10 @@
     Table(columns, rows) -> lines(width)      Page: prose and tables -> standard output
 
 A column says how it gives way and when. Where a table is wider than the console, its columns give way in the order of
-their `turn`, one after the other, until it fits: one that *folds* goes on in further lines of its cell, down to `least`
-characters; one that goes *below* has lines of its own under every row; one that is *shortened* ends in two dots; one
-that is *dropped* is left out. One that *stays* never gives way. Numbers stand in columns that stay or are dropped, so
-that no number is ever cut.
+their `turn`, one after the other, until it fits: one that goes *below* has lines of its own under every row; one that
+*folds* goes on in further lines of its cell, down to `least` characters, and goes below where that is too much; one
+that is *shortened* ends in two dots; one that is *dropped* is left out. One that *stays* never gives way. Numbers stand
+in columns that stay or are dropped, so that no number is ever cut.
 
 Text is broken at blanks, though not between a number and its unit, and after the commas of a configuration; a word that
 is longer than a line after the slashes of a path, else after its punctuation, and anywhere only where it has none.
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -63,18 +63,11 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
     """Text in lines of at most this width, all but the first with an indent; a blank line of none."""
     lines, line = [], ""
     for word in _words(text):
-        joined = f"{line}{word}"
-        if cell_len(joined.rstrip()) <= width:
-            line = joined
-            continue
-        if line.strip():
-            lines.append(line)
-        line = "" if not lines else indent
-        *full, last = _broken(word, width - cell_len(indent))
-        for piece in full:
-            lines.append(f"{line}{piece}")
-            line = indent
-        line += last
+        for piece in _pieces(word, width - cell_len(indent)):
+            if cell_len(f"{line}{piece}".rstrip()) > width:
+                lines.append(line)
+                line = indent
+            line += piece
     return [one.replace(_KEPT, " ").rstrip() for one in (*lines, line)]
 
 
@@ -87,23 +80,19 @@ def _words(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _broken(word: str, width: int) -> list[str]:
-    """A word in pieces that fit into a line."""
-    if cell_len(word.rstrip()) <= width:
-        return [word]
-    pieces, piece = [], ""
-    folders = (part for part in _FOLDERS.split(word) if part)
-    parts = (_MARKS.split(part) if cell_len(part.rstrip()) > width else (part,) for part in folders)
-    for part in chain.from_iterable(parts):
-        if cell_len((piece + part).rstrip()) > width and piece:
-            pieces.append(piece)
-            piece = ""
-        piece += part
-        while cell_len(piece.rstrip()) > width:
-            end = next(at for at in range(len(piece), 0, -1) if cell_len(piece[:at]) <= width)
-            pieces.append(piece[:end])
-            piece = piece[end:]
-    return [*pieces, piece]
+def _pieces(word: str, width: int) -> Iterator[str]:
+    """A word, in pieces if it does not fit into a line: its folders, each by its marks, each by characters."""
+    pieces = [word]
+    for marks in (_FOLDERS, _MARKS):
+        wide = (marks.split(piece) if cell_len(piece.rstrip()) > width else (piece,) for piece in pieces)
+        pieces = [piece for parts in wide for piece in parts if piece]
+    for piece in pieces:
+        rest = piece
+        while cell_len(rest.rstrip()) > width:
+            end = next(at for at in range(len(rest), 0, -1) if cell_len(rest[:at]) <= width)
+            yield rest[:end]
+            rest = rest[end:]
+        yield rest
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -167,10 +156,12 @@ class Table:
         heads = [column.head for column in self.columns]
         if any(heads[at] for at in shown):
             found += [(line, "bold") for line in self._row(heads, shown)]
-        below = [at for at, column in enumerate(self.columns) if column.way is Way.BELOW and at not in shown]
+        lower = [
+            at for at, column in enumerate(self.columns) if at not in shown and column.way in (Way.BELOW, Way.FOLD)
+        ]
         for row in self.rows:
             found += [(line, "") for line in self._row(row, shown)]
-            for at in below:
+            for at in lower:
                 found += [(line, "") for line in folded(f"{INDENT}{row[at]}", width, INDENT) if line]
         return found
 
@@ -197,10 +188,13 @@ class Table:
                 del shown[at]
         if over() > 0:
             shown[first] -= over()
-        for at in reversed(yielding):  # what a dropped column has left over
+        for at in reversed(yielding):  # what wider columns have left over
+            room = max(0, -over())
             if at in shown:
-                shown[at] += min(max(0, -over()), whole[at] - shown[at])
-        return shown
+                shown[at] += min(room, whole[at] - shown[at])
+            elif self.columns[at].way is Way.DROP and whole[at] + len(BETWEEN) <= room:
+                shown[at] = whole[at]
+        return dict(sorted(shown.items()))
 
     def _row(self, cells: Sequence[str], shown: Mapping[int, int]) -> Iterator[str]:
         """The lines of one row."""

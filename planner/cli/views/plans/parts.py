@@ -30,7 +30,7 @@ class Group:
 
     ranks: tuple[int, ...]
     stages: tuple[tuple[int, int], ...]
-    """The first and the last of every run of stages."""
+    """The first and the last of every run of stages; downwards where a pipeline is folded to a V."""
     blocks: tuple[tuple[str, int, int], ...]
     """What a group runs, and how often at least and at most."""
     mesh: str
@@ -120,7 +120,13 @@ def _cells(row: Group) -> tuple[str, ...]:
         name if most == 1 else f"{least if least == most else f'{least}-{most}'} x {name}"
         for name, least, most in row.blocks
     )
-    return ranks_text(row.ranks), ", ".join(ranged(*run) for run in row.stages), blocks, row.mesh, *_held(row.memory)
+    return (
+        ranks_text(row.ranks),
+        ", ".join(ranged(*sorted(run)) for run in row.stages),
+        blocks,
+        row.mesh,
+        *_held(row.memory),
+    )
 
 
 def _held(held: Held) -> tuple[str, ...]:
@@ -149,7 +155,7 @@ def share_table(prediction: Prediction, most: int | None = None) -> Table:
     longest = max((share_s for _, share_s in shares), default=1.0)
     shown = Table(
         "where the step goes, on the busiest ranks",
-        (text("", 9), number(""), number(""), text("", 1, Way.DROP), text("", 2, Way.DROP)),
+        (text("", 9), number(""), number(""), text("", 1, Way.DROP), text("", 2, Way.SHORTEN, least=20)),
     )
     for name, share_s in shares:
         bar = "#" * max(1, round(BAR * share_s / longest))
@@ -159,7 +165,7 @@ def share_table(prediction: Prediction, most: int | None = None) -> Table:
 
 def difference_table(title: str, differences: Sequence[tuple[str, float]]) -> Table:
     """Seconds more or less, by share; they add up to the difference of two step times."""
-    shown = Table(title, (text("", 2), number("time"), text("", 1, Way.DROP)))
+    shown = Table(title, (text("", 2), number("time"), text("", 1, Way.SHORTEN, least=20)))
     for name, more_s in differences:
         if more_s:
             shown.add(share_name(name), f"{'+' if more_s > 0 else '-'}{seconds(abs(more_s))}", GOES_TO.get(name, ""))
@@ -180,8 +186,8 @@ def rival_table(title: str, rivals: Sequence[Rival], told: int | None = None) ->
             text("configuration", 5, least=25),
             number("step time"),
             number("more"),
-            number("peak memory", 2),
-            text("why it lost", 3, Way.BELOW),
+            number("peak memory", 3),
+            text("why it lost", 2, Way.BELOW),
         ),
     )
     for one in rivals:

@@ -32,11 +32,13 @@ from meshwright.planner.cli.views.plans.words import (
     worth,
 )
 from meshwright.planner.cli.views.tables import Page
-from meshwright.planner.plan.notes import IDLE, PASSED_OVER, UNSURE
+from meshwright.planner.plan.notes import IDLE, OWN_MESHES, PASSED_OVER, UNSURE
 from meshwright.planner.plan.types import Plan, Rival
 from meshwright.planner.plan.units import count, nbytes, percent, seconds, share_name
 from meshwright.planner.question.pins import word
 
+ODD = IDLE, OWN_MESHES
+"""Notes that belong to the first lines."""
 PAGE = 45
 """Lines of a page."""
 LEAST_RIVALS = 1
@@ -159,7 +161,7 @@ def _unusual(plan: Plan) -> str:
 def _oddities(plan: Plan) -> Iterator[str]:
     """What a reader would not expect of a plan of this kind."""
     decisions, config = plan.decisions, plan.config
-    yield from (note for note in plan.notes if IDLE in note)
+    yield from (note for note in plan.notes if any(said in note for said in ODD))
     waiting, waits = Offload.parse(config.offload), max(stage.memory.host_bytes for stage in plan.prediction.stages)
     of = f" of {waiting.blocks} blocks" if waiting.blocks else ""
     said = {"activations": f"activations{of}", "optimizer": "the optimizer's state and step"}
@@ -168,7 +170,7 @@ def _oddities(plan: Plan) -> Iterator[str]:
         yield f"{kept} wait in the host's memory ({nbytes(waits)} a rank)"
     if decisions.schedule.name == CUSTOM:
         yield "a schedule made for this plan"
-    if len({str(stage.mesh) for stage in decisions.stages}) > 1:
+    if len({str(stage.mesh) for stage in decisions.stages}) > 1 and OWN_MESHES not in plan.notes:
         yield "stages have meshes of their own"
     if len(set(config.stage_blocks)) > 1:
         yield "stages have unequal layers"
@@ -231,7 +233,7 @@ def _question(page: Page, plan: Plan) -> None:
     page.say(gap_text(plan), label="gap         ")
     model = f"{plan.model.ref}, {count(plan.model.parameters)} parameters"
     step = f"{workload.global_batch:,} x {workload.seq:,} tokens in {workload.precision}"
-    ranks = f"{machines.ranks:,} ranks, {' and '.join(machines.devices)}"
+    ranks = f"{machines.ranks:,} ranks, {', '.join(machines.devices)}"
     page.say(f"{model}, {step}, on {machines.ref} ({ranks})", label="asked       ")
 
 
@@ -289,7 +291,7 @@ def _rank(one: Rival) -> tuple[bool, float]:
 
 def _notes(plan: Plan) -> list[str]:
     """Notes that are not said elsewhere on the page."""
-    return [note for note in plan.notes if not any(said in note for said in (IDLE, UNSURE, PASSED_OVER))]
+    return [note for note in plan.notes if not any(said in note for said in (*ODD, UNSURE, PASSED_OVER))]
 
 
 def _end(page: Page, notes: Sequence[str], written: Path | None) -> None:
