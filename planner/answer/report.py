@@ -32,7 +32,7 @@ from meshwright.ir.sharding.shares import shares_of, weights_of
 from meshwright.planner.answer.solve import Solved
 from meshwright.planner.plan.notes import EMISSION_REFUSES, IDLE, OWN_MESHES, PASSED_OVER, UNSURE
 from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival, blocks_of
-from meshwright.planner.plan.units import nbytes, percent, seconds, share_name
+from meshwright.planner.plan.units import nbytes, percent, seconds
 from meshwright.planner.question.pins import Config
 from meshwright.planner.search.emittable import by_code
 from meshwright.planner.search.search import Found
@@ -76,7 +76,7 @@ def differences(one: Prediction, other: Prediction) -> tuple[tuple[str, float], 
 def told(found: tuple[tuple[str, float], ...], step_s: float) -> str:
     """The differences that matter, in words."""
     worth = [(name, more_s) for name, more_s in found if abs(more_s) >= TOLD * step_s][:MOST_TOLD]
-    return ", ".join(f"{'+' if more_s > 0 else '-'}{seconds(abs(more_s))} {share_name(name)}" for name, more_s in worth)
+    return ", ".join(f"{'+' if more_s > 0 else '-'}{seconds(abs(more_s))} {name}" for name, more_s in worth)
 
 
 def shortest(prediction: Prediction) -> tuple[int, float]:
@@ -143,13 +143,13 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         notes=(
             *_idle(solved),
             *_unsure(solved, best),
+            *_refinements(solved),
             *solved.notes,
             *ask.notes,
             *suspicions(ask.cluster),
             *setting.folds.first(best.config.batch).notes,
             *cautions,
             *_unwritten(solved, best),
-            *_refinements(solved),
         ),
     )
 
@@ -259,7 +259,7 @@ def _unsure(solved: Solved, best: Found) -> Iterator[str]:
     usual = [(found.step_s, name) for name, found in solved.search.baselines.items() if found.fits]
     step_s, name = min(usual, default=(0.0, ""))
     if best.step_s < step_s <= best.prediction.step_time_high_s and step_s > (1 + TOLD) * best.step_s:
-        yield (f"{name} takes {step_s / best.step_s - 1:.0%} longer by this count, which is {UNSURE}")
+        yield f"{name} takes {step_s / best.step_s - 1:.0%} longer by this count, which is {UNSURE}"
 
 
 def _code(solved: Solved, found: Found) -> str:

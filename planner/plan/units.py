@@ -52,11 +52,6 @@ def percent(share: float) -> str:
     return "100 %" if share == 1 else ("< 100 %" if share < 1 and shown.startswith("100") else shown)
 
 
-def share_name(name: str) -> str:
-    """The name of a share of the step, as people who run FSDP and Megatron know it."""
-    return "param gather" if name == "publish" else name
-
-
 def _scaled(number: float, base: float, units: tuple[str, ...]) -> str:
     power = 0
     while abs(number) >= base and power < len(units) - 1:

@@ -141,6 +141,7 @@ def test_no_line_is_wider_than_the_console(plans: list[Plan], printed: Print) ->
     for plan, detail, width in product(plans, SHOWN, WIDTHS):
         for line in printed(plan, detail, width):
             assert cell_len(line) <= width, (width, line)
+            line.encode("latin-1")  # nothing that a terminal may lack
 
 
 def test_a_page_has_no_more_than_its_lines(plans: list[Plan], printed: Print) -> None:

@@ -14,6 +14,7 @@ from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.answer.relax import Nothing, Relaxation
 from meshwright.planner.cli.views.plans.nothing import show_nothing
 from meshwright.planner.cli.views.plans.parts import ranks_text, stage_table
+from meshwright.planner.cli.views.plans.plan import PAGE as PAGE_LINES
 from meshwright.planner.cli.views.plans.plan import show, show_brief, show_whole
 from meshwright.planner.plan.notes import OWN_MESHES
 from meshwright.planner.plan.types import Machines, Plan
@@ -239,6 +240,18 @@ def test_memory_that_would_change_it(capsys: pytest.CaptureFixture[str]) -> None
     text = printed(capsys)
     assert "memory: tp=8,dp=1,mbs=1 takes 1.5 s, and is short 3.00 GiB\n" in text
     assert "faster, but" not in text
+
+
+def test_other_plans_and_then_notes_make_room(capsys: pytest.CaptureFixture[str]) -> None:
+    """One other plan stays; of notes the last ones."""
+    others = tuple(rival(f"plan {at}", f"tp={2 ** (at % 4)},zero={at % 4}", "+1 s host", slower=2.0) for at in range(9))
+    show(plan(alternatives=others, baselines=(), notes=tuple(f"note {at} of {'many words ' * 8}" for at in range(9))))
+    lines = printed(capsys).splitlines()
+    assert len(lines) in (PAGE_LINES - 1, PAGE_LINES)
+    assert sum(line.startswith("plan ") for line in lines) == 1 + 1  # the first line is the plan's
+    kept = [line.split()[2] for line in lines if line.startswith("note: note")]
+    assert kept == [str(at) for at in range(9 - len(kept), 9)]
+    assert lines[-2].startswith(f"-v shows 8 more plans, {9 - len(kept)} more notes, the space searched")
 
 
 def test_many_groups_of_ranks_are_few_rows() -> None:

@@ -299,15 +299,15 @@ def test_a_plan_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     made = whole(monkeypatch, workload, objective="cost", refined=refined(idle=(7,)))
     assert made.notes == (
         "2 of 3 hosts stay idle: the plan is for the other 1",
+        FASTER,
+        LAYERS,
+        "1 ranks stay idle: 7",
         "of the search",
         "of the question",
         "8 ranks",
         "batch 4",
         "be careful",
         "no code",
-        FASTER,
-        LAYERS,
-        "1 ranks stay idle: 7",
     )
     assert (made.decisions, made.config, made.prediction) == (DECISIONS, BEST.config, BEST.prediction)
     assert made.model == ("m", "fold of 4", "{}")

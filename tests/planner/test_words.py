@@ -11,7 +11,7 @@ import pytest
 from meshwright.cost_models.prediction import Held, Prediction, StagePrediction
 from meshwright.planner.answer import report
 from meshwright.planner.cli.views.plans.parts import difference_table, share_table
-from meshwright.planner.cli.views.plans.words import amount, gap_text, in_words, more, rough, short, worth
+from meshwright.planner.cli.views.plans.words import amount, gap_text, in_words, more, rough, short, told, worth
 from meshwright.planner.cli.views.tables import Table, rows_alike
 from meshwright.planner.plan.types import Bounds
 from meshwright.planner.question.pins import Config, fill, parse
@@ -138,6 +138,12 @@ def test_unequal_shares_in_words() -> None:
 )
 def test_a_configuration_without_what_goes_without_saying(pins: str, ranks: int, text: str) -> None:
     assert short(config(pins, ranks)) == text
+
+
+def test_shares_are_named_as_people_know_them() -> None:
+    lost = "+1 s publish, -20 ms publish; plan emit refuses it (MW5013)"
+    assert told(lost) == "+1 s param gather, -20 ms param gather; plan emit refuses it (MW5013)"
+    assert told("publish is no share here") == "publish is no share here"
 
 
 def test_how_much_longer() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.planner.answer.explain import Verdict
 from meshwright.planner.cli.views.plans.parts import difference_table
 from meshwright.planner.cli.views.plans.plan import SHOWN
-from meshwright.planner.cli.views.plans.words import in_words, short
+from meshwright.planner.cli.views.plans.words import in_words, short, told
 from meshwright.planner.cli.views.tables import Page
 from meshwright.planner.plan.reload import Reloaded
 from meshwright.planner.plan.units import nbytes, seconds
@@ -23,7 +23,7 @@ def show_explained(again: Reloaded, asked: str, verdict: Verdict | None, detail:
         return
     page = Page()
     page.say(f"{short(again.plan.config)}  {seconds(again.prediction.step_time_s)}", label="plan     ")
-    page.say(f"{asked}?  {verdict.word}: {verdict.why}", "bold", label="why not  ")
+    page.say(f"{asked}?  {verdict.word}: {told(verdict.why)}", "bold", label="why not  ")
     other = verdict.rival
     if other is not None and other.config is not None:
         peak = nbytes(other.peak_memory_bytes)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from meshwright.cost_models.prediction import Held, Prediction
-from meshwright.planner.cli.views.plans.words import GOES_TO, more, short
+from meshwright.planner.cli.views.plans.words import GOES_TO, more, share_name, short, told
 from meshwright.planner.cli.views.tables import Table, Way, number, ranged, text
 from meshwright.planner.plan.notes import EMISSION_REFUSES
 from meshwright.planner.plan.types import Plan, Rival
-from meshwright.planner.plan.units import nbytes, percent, seconds, share_name
+from meshwright.planner.plan.units import nbytes, percent, seconds
 
 BAR = 30
 """Characters of the longest bar."""
@@ -177,8 +177,8 @@ def difference_table(title: str, differences: Sequence[tuple[str, float]]) -> Ta
 # Other plans ---------------------------------------------------------------------------------------------------------
 
 
-def rival_table(title: str, rivals: Sequence[Rival], told: int | None = None) -> Table:
-    """Other plans, each with why it lost; of the differences only the first `told`."""
+def rival_table(title: str, rivals: Sequence[Rival], most: int | None = None) -> Table:
+    """Other plans, each with why it lost; of the differences only so many."""
     shown = Table(
         title,
         (
@@ -193,14 +193,14 @@ def rival_table(title: str, rivals: Sequence[Rival], told: int | None = None) ->
     for one in rivals:
         numbers = (seconds(one.step_time_s), more(one.slower), nbytes(one.peak_memory_bytes))
         cells = (short(one.config), *numbers) if one.config else ("", "-", "-", "-")
-        shown.add(one.name, *cells, brief(one, told))
+        shown.add(one.name, *cells, told(brief(one, most)))
     return shown
 
 
-def brief(one: Rival, told: int | None) -> str:
+def brief(one: Rival, most: int | None) -> str:
     """Why a plan lost, with so many differences."""
-    if told is None:
+    if most is None:
         return one.lost
     why, _, refusal = one.lost.partition(f"; {EMISSION_REFUSES}")
-    first = ", ".join(why.split(", ")[:told]) if one.fits else why
+    first = ", ".join(why.split(", ")[:most]) if one.fits else why
     return f"{first}; not emitted{refusal}" if refusal else first

@@ -8,7 +8,7 @@
                  what numbers stand on
 
 A page has at most `PAGE` lines on terminals of 80 columns or more: other plans, and then notes, are shown as far as
-there is room.
+there is room; of notes the last, which say what to beware of, after those on how the plan was refined.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from meshwright.planner.cli.views.plans.words import (
     more,
     operator_gap_text,
     rough,
+    share_name,
     short,
     worth,
 )
 from meshwright.planner.cli.views.tables import Page
 from meshwright.planner.plan.notes import IDLE, OWN_MESHES, PASSED_OVER, UNSURE
 from meshwright.planner.plan.types import Plan, Rival
-from meshwright.planner.plan.units import count, nbytes, percent, seconds, share_name
+from meshwright.planner.plan.units import count, nbytes, percent, seconds
 from meshwright.planner.question.pins import word
 
 ODD = IDLE, OWN_MESHES
@@ -218,7 +219,7 @@ def _page(plan: Plan, rivals: int, notes: int, written: Path | None) -> Page:
         page.table(rival_table("other plans", sorted(others[:rivals], key=_rank), TOLD))
         page.blank()
     _changes(page, plan)
-    _end(page, told[:notes], written)
+    _end(page, told[len(told) - notes :], written)
     left = ((len(others) - rivals, "plan"), (len(told) - notes, "note"))
     more_of = [f"{number} more {what}{'s' * (number > 1)}" for number, what in left if number]
     page.say(f"-v shows {', '.join([*more_of, 'the space searched'])}, and what numbers stand on")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from meshwright.cost_models.hardware.quantity import Kind
+from meshwright.cost_models.prediction import SHARES
 from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.names import CONTEXTS
 from meshwright.ir.schedules import CUSTOM
@@ -130,6 +132,19 @@ def more(slower: float) -> str:
     """How much longer another plan takes, from its time over that of the plan."""
     change = 100 * (slower - 1)
     return f"{change:+,.0f} %" if abs(change) >= 100 else f"{change:+.1f} %"
+
+
+def share_name(name: str) -> str:
+    """The name of a share of the step, as people who run Megatron know it."""
+    return "param gather" if name == "publish" else name
+
+
+_SHARE = re.compile(rf"(?<= )(?:{'|'.join(SHARES)})(?=[,;]|$)")
+
+
+def told(lost: str) -> str:
+    """Why a plan lost, with the names of shares as people know them."""
+    return _SHARE.sub(lambda share: share_name(share[0]), lost)
 
 
 GOES_TO: Mapping[str, str] = {
