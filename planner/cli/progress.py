@@ -39,8 +39,8 @@ BEGIN = Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
 class Progress:
     """The line of one command."""
 
-    def __init__(self, stream: TextIO) -> None:
-        console = Console(file=stream, highlight=False, markup=False, emoji=False) if stream.isatty() else None
+    def __init__(self, stream: TextIO | None) -> None:
+        console = Console(file=stream, highlight=False, markup=False, emoji=False) if _shows(stream) else None
         self.console = None if console is None or console.is_dumb_terminal else console
         if self.console is not None and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
@@ -58,7 +58,7 @@ class Progress:
         if self.console is not None:
             self.streams = sys.stdout, sys.stderr
             sys.stdout, sys.stderr = (
-                cast("TextIO", Above(stream, self)) if stream.isatty() else stream for stream in self.streams
+                cast("TextIO", Above(stream, self)) if _shows(stream) else stream for stream in self.streams
             )
         return self
 
@@ -142,6 +142,11 @@ class Progress:
             self.ended.set()
             self.ticking.join()
             self.ticking = None
+
+
+def _shows(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal; a process that is started with it closed has none."""
+    return stream is not None and stream.isatty()
 
 
 class Above:

@@ -213,6 +213,7 @@ def by_hand(pins: str, slower: float, *more: tuple[str, float]) -> Any:
         (by_hand("zero=3", 2.0), "; fsdp +100 %, inside it"),  # four seconds are the end of it
         (by_hand("zero=3", 2.1), "; fsdp +110 %, beyond it"),
         (by_hand("tp=2,pp=2,dp=2,recompute=full", 1.0), "; as a person would write it: fsdp"),
+        (by_hand("tp=2,pp=2,dp=2,recompute=full", 1.25), "; fsdp +25.0 %, inside it"),  # it was refined from that
         (replace(by_hand("zero=3", 1.5), short_stage=0), "; nothing that a person would write fits"),
     ],
 )

@@ -124,6 +124,14 @@ def test_what_is_no_terminal_hears_nothing(monkeypatch: pytest.MonkeyPatch, word
     assert (pipe.getvalue(), progress.ticking) == ("", None)
 
 
+def test_a_command_may_be_started_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    for stream in (None, Terminal()):
+        with Progress(stream) as progress:
+            progress.phase("loading")
+        assert sys.stdout is None
+
+
 def test_a_terminal_that_cannot_be_written_over_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     terminal = Terminal()

@@ -136,8 +136,12 @@ def _held(held: Held) -> tuple[str, ...]:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Ranks as a range, or how many where they are none."""
-    first, last = min(ranks), max(ranks)
-    return ranged(first, last) if last - first + 1 == len(set(ranks)) else f"{len(ranks):,} from {first:,} on"
+    return ranged(min(ranks), max(ranks)) if in_a_row(ranks) else f"{len(ranks):,} from {min(ranks):,} on"
+
+
+def in_a_row(ranks: Sequence[int]) -> bool:
+    """Whether ranks are all those from the first to the last."""
+    return max(ranks) - min(ranks) + 1 == len(ranks)
 
 
 # Time ----------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pathlib import Path
 from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.schedules import CUSTOM
 from meshwright.ir.sharding.shares import shares_of
-from meshwright.planner.cli.views.plans.parts import MOST_ROWS, ranks_text, rival_table, share_table, stage_table
+from meshwright.planner.cli.views.plans.parts import MOST_ROWS, in_a_row, rival_table, share_table, stage_table
 from meshwright.planner.cli.views.plans.words import (
     amount,
     gap_text,
@@ -134,12 +134,17 @@ def best_by_hand(plan: Plan) -> Rival | None:
     return min((one for one in plan.baselines if one.fits), key=lambda one: one.step_time_s, default=None)
 
 
+def _is(one: Rival, plan: Plan) -> bool:
+    """Whether another plan is the plan itself, and not what it was refined from."""
+    return one.config == plan.config and one.step_time_s == plan.prediction.step_time_s
+
+
 def _beside(plan: Plan) -> str:
     """The step time beside that of the best plan that a person would write."""
     best = best_by_hand(plan)
     if best is None:
         return "nothing that a person would write fits"
-    if best.config == plan.config:
+    if _is(best, plan):
         return f"as a person would write it: {best.name}"
     inside = plan.prediction.step_time_low_s <= best.step_time_s <= plan.prediction.step_time_high_s
     return f"{best.name} {more(best.slower)}, {'inside' if inside else 'beyond'} it"
@@ -177,7 +182,7 @@ def _oddities(plan: Plan) -> Iterator[str]:
         yield "stages have unequal layers"
     if shares_of(decisions):
         yield "copies take unequal shares of the batch"
-    if any(" from " in ranks_text(stage.ranks) for stage in decisions.stages):
+    if not all(in_a_row(stage.ranks) for stage in decisions.stages):
         yield "ranks are in an order of their own"
 
 
@@ -242,7 +247,7 @@ def _why(page: Page, plan: Plan, most: int | None) -> None:
     """The decisive facts: what is won over the best plan by hand, and what the model, the batch or the target limit."""
     said = [f"{one.kind}: {one.what}" for one in plan.binding if one.kind not in ("memory", "constraint")][:most]
     best = best_by_hand(plan)
-    if best is not None and best.config != plan.config and best.differences:
+    if best is not None and not _is(best, plan) and best.differences:
         said.insert(0, f"beside {best.name}, {_won(best)}")
     if said:
         page.say("why", "bold")
@@ -255,8 +260,8 @@ def _won(best: Rival) -> str:
     """What the plan saves and spends beside another one."""
     saved = [f"{seconds(more_s)} {share_name(name)}" for name, more_s in best.differences if more_s > 0][:TOLD]
     spent = [f"{seconds(-more_s)} {share_name(name)}" for name, more_s in best.differences if more_s < 0][:TOLD]
-    parts = [f"it {verb} {', '.join(what)}" for verb, what in (("saves", saved), ("spends", spent)) if what]
-    return " and ".join(parts).replace(" and it ", ", and ")
+    parts = [f"{verb} {', '.join(what)}" for verb, what in (("saves", saved), ("spends", spent)) if what]
+    return f"it {', and '.join(parts)}"
 
 
 def _changes(page: Page, plan: Plan) -> None:
@@ -265,7 +270,7 @@ def _changes(page: Page, plan: Plan) -> None:
             for one in plan.alternatives if one.config and not one.fits and one.slower < 1]  # fmt: skip
     said += [f"taking back: {one.what}" for one in plan.binding if one.kind == "constraint"]
     best = best_by_hand(plan)
-    if best and best.config != plan.config and best.step_time_s <= plan.prediction.step_time_high_s:
+    if best and not _is(best, plan) and best.step_time_s <= plan.prediction.step_time_high_s:
         said.append(f"measuring: {best.name} may be as fast")
     if not plan.bounds.complete:
         said.append("more time: the search was cut short, and may find a better plan")
@@ -279,7 +284,7 @@ def _changes(page: Page, plan: Plan) -> None:
 def _rivals(plan: Plan) -> list[Rival]:
     """Other plans, those first that say most: by turns one that a person would write and one that was found. What is
     faster and does not fit is said under what would change the plan."""
-    usual = sorted((one for one in plan.baselines if one.config not in (None, plan.config)), key=_rank)
+    usual = sorted((one for one in plan.baselines if one.config and not _is(one, plan)), key=_rank)
     found = sorted((one for one in plan.alternatives if one.fits), key=_rank)
     turns = zip_longest(usual, found)
     return [one for turn in turns for one in turn if one is not None]
