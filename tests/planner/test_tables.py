@@ -37,7 +37,14 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("said", "there", "piped"),
-    [(None, 132, WIDTH), ("100", 100, 100), ("7", LEAST_WIDTH, LEAST_WIDTH), ("0", 132, WIDTH), ("wide", 132, WIDTH)],
+    [
+        (None, 132, WIDTH),
+        ("100", 100, 100),
+        ("7", LEAST_WIDTH, LEAST_WIDTH),
+        ("0", 132, WIDTH),
+        ("wide", 132, WIDTH),
+        ("9" * 9, 132, WIDTH),
+    ],
 )
 def test_a_line_is_as_wide_as_is_said_or_as_the_terminal(
     monkeypatch: pytest.MonkeyPatch, said: str | None, there: int, piped: int
@@ -64,6 +71,7 @@ def test_a_narrow_terminal_is_taken_for_a_wider_one(monkeypatch: pytest.MonkeyPa
     [
         ("", 10, [""]),
         ("one two", 10, ["one two"]),
+        ("one\ntwo\tthree", 10, ["one two", "  three"]),
         ("one two three", 10, ["one two", "  three"]),
         ("it takes 274 ms of them", 13, ["it takes", "  274 ms of", "  them"]),
         ("now 1.46 GiB", 10, ["now", "  1.46 GiB"]),
@@ -164,7 +172,7 @@ def test_columns_give_way_in_their_order() -> None:
 
 def test_what_a_dropped_column_leaves_is_given_back() -> None:
     made = Table("", (text("a", 1, least=4), number("b", 2), number("c")))
-    made.add("one two", "1,234,567,890", "7")
+    made.add("one\ntwo", "1,234,567,890", "7")
     assert shown(made, 20) == ["a        c", "one two  7"]
 
 

@@ -5,13 +5,14 @@
 A column says how it gives way and when. Where a table is wider than the console, its columns give way in the order of
 their `turn`, one after the other, until it fits: one that goes *below* has lines of its own under every row; one that
 *folds* goes on in further lines of its cell, down to `least` characters, and goes below where that is too much; one
-that is *shortened* ends in two dots; one that is *dropped* is left out. One that *stays* never gives way. Numbers stand
-in columns that stay or are dropped, so that no number is ever cut.
+that is *shortened* ends in two dots; one that is *dropped* is left out. One that *stays* gives way only to others like
+it, on a console that has no room for them all. Numbers stand in columns that stay or are dropped, so that no number is
+ever cut.
 
 Text is broken at blanks, though not between a number and its unit, and after the commas of a configuration; a word that
 is longer than a line after the slashes of a path, else after its punctuation, and anywhere only where it has none.
 
-No character is beyond Latin-1, and tables have no lines: there is nothing that a terminal may lack.
+No character of these views is beyond Latin-1, and tables have no lines: there is nothing that a terminal may lack.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ WIDTH = 80
 """Characters of a line where nothing says how wide it may be."""
 LEAST_WIDTH = 40
 """Of a line, however narrow the terminal: below that nothing can be read."""
+DIGITS = 6
+"""Of COLUMNS, at most."""
 BETWEEN = "  "
 """What is between columns."""
 SHORTENED = ".."
@@ -44,7 +47,7 @@ Line = tuple[str, str]
 def width_of(stream: TextIO) -> int:
     """The characters of a line: COLUMNS if it is set, else the terminal's, and 80 where there is no terminal."""
     said = os.environ.get("COLUMNS", "")
-    if said.isascii() and said.isdigit() and int(said):
+    if said.isascii() and said.isdigit() and len(said) <= DIGITS and int(said):
         return max(LEAST_WIDTH, int(said))
     return max(LEAST_WIDTH, Console(file=stream).width) if stream.isatty() else WIDTH
 
@@ -53,6 +56,7 @@ def width_of(stream: TextIO) -> int:
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTPEZ]?i?B(?:/s)?|[KMGTP]iB|[kMGTPEZ]|µs|ms|s|x|%)(?![\w]))|(?<=[<x]) (?=\d)")
 """The blank between a number and its unit, or what it is compared with."""
+_SPACES = re.compile(r"\s")
 _WORD_ENDS = re.compile(r" |(?<=,)(?=[a-z_]+=)")
 _FOLDERS = re.compile(r"(?<=/)")
 _MARKS = re.compile(r"(?<=[+:;=_.,|-])(?!\d)|(?<=[+=|])")
@@ -73,7 +77,7 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
 
 def _words(text: str) -> Iterator[str]:
     """The words of a text, each with the blank after it."""
-    text, start = _UNIT.sub(_KEPT, text), 0
+    text, start = _UNIT.sub(_KEPT, _SPACES.sub(" ", text)), 0
     for end in _WORD_ENDS.finditer(text):
         yield text[start : end.end()]
         start = end.end()
@@ -147,7 +151,7 @@ class Table:
     def add(self, *cells: str) -> None:
         """Add a row. Must: a cell for every column."""
         assert len(cells) == len(self.columns), f"{len(cells)} cells for {len(self.columns)} columns"
-        self.rows.append(cells)
+        self.rows.append(tuple(_SPACES.sub(" ", cell) for cell in cells))
 
     def lines(self, width: int) -> list[Line]:
         """The table in lines of at most this width: its title, its heads unless all are empty, its rows."""
