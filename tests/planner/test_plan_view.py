@@ -234,6 +234,18 @@ def test_why_it_is_faster_than_what_a_person_would_write(capsys: pytest.CaptureF
     assert "why\nbeside fsdp, it saves 1 s param gather\n" in printed(capsys)
 
 
+def test_what_is_faster_by_hand_needs_no_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+    """The plan has the least memory, say; nor are seconds the reason then."""
+    faster = by_hand("zero=3", 0.75, ("host", -0.5))
+    show(plan(baselines=(faster,), bounds=bounds(objective="memory")))
+    text = printed(capsys)
+    assert "; fsdp -25.0 %, inside it\n" in text
+    assert "measuring" not in text
+    assert "beside fsdp" not in text
+    show(plan(baselines=(faster,)))
+    assert "beside fsdp, it spends 500 ms host\n" in printed(capsys)
+
+
 def test_memory_that_would_change_it(capsys: pytest.CaptureFixture[str]) -> None:
     """It is said there, and not among the other plans."""
     full = replace(rival("faster, but does not fit", "tp=8", "full", slower=0.75), short_stage=1, short_bytes=3 * GIB)

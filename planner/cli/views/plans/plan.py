@@ -246,7 +246,7 @@ def _question(page: Page, plan: Plan) -> None:
 def _why(page: Page, plan: Plan, most: int | None) -> None:
     """The decisive facts: what is won over the best plan by hand, and what the model, the batch or the target limit."""
     said = [f"{one.kind}: {one.what}" for one in plan.binding if one.kind not in ("memory", "constraint")][:most]
-    best = best_by_hand(plan)
+    best = best_by_hand(plan) if plan.bounds.objective != "memory" else None
     if best is not None and not _is(best, plan) and best.differences:
         said.insert(0, f"beside {best.name}, {_won(best)}")
     if said:
@@ -269,8 +269,8 @@ def _changes(page: Page, plan: Plan) -> None:
     said = [f"memory: {short(one.config)} takes {seconds(one.step_time_s)}, and is short {nbytes(one.short_bytes)}"
             for one in plan.alternatives if one.config and not one.fits and one.slower < 1]  # fmt: skip
     said += [f"taking back: {one.what}" for one in plan.binding if one.kind == "constraint"]
-    best = best_by_hand(plan)
-    if best and not _is(best, plan) and best.step_time_s <= plan.prediction.step_time_high_s:
+    best, predicted = best_by_hand(plan), plan.prediction
+    if best and predicted.step_time_s < best.step_time_s <= predicted.step_time_high_s:
         said.append(f"measuring: {best.name} may be as fast")
     if not plan.bounds.complete:
         said.append("more time: the search was cut short, and may find a better plan")
