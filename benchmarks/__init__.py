@@ -1,8 +1,13 @@
 """Benchmarks: what is claimed about speed, size and accuracy, each shown by one command.
 
 A benchmark is a module of this package with a ``main(argv) -> int``, run by ``python -m benchmarks.NAME``; one line in
-``BENCHMARKS`` makes it part of ``make bench``. ``data/`` holds published measurements, with their sources.
+``BENCHMARKS`` makes it part of ``make bench``. ``data/`` holds published measurements, with their sources. Commands
+that are timed start cold: what earlier runs kept is left alone.
 """
+
+import os
+
+os.environ.setdefault("MESHWRIGHT_CACHE", "off")
 
 BENCHMARKS: dict[str, str] = {
     "published_runs": "error of step times, memory and fit, on published training runs",

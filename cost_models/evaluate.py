@@ -57,8 +57,12 @@ class Evaluator:
         self.prices = Prices(cluster, profile, books)
 
     def __call__(self, program: Program) -> Prediction:
+        return self.step(program).prediction()
+
+    def step(self, program: Program) -> Step:
+        """The price of a program with all that it is made of."""
         if program.workload is None:
             raise WorkloadMissing(
                 place="program", cause="it says nothing of its workload", fix="lower it with a Workload"
             )
-        return Step(self.prices, program, program.workload).prediction()
+        return Step(self.prices, program, program.workload)

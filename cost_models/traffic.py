@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from meshwright.cost_models.collectives.topology import group_shape, pair_shape
 from meshwright.cost_models.hardware.cluster import Cluster
@@ -29,37 +30,58 @@ from meshwright.ir.program.ties import ends_of
 from meshwright.ir.target.workload import Workload
 
 
+class Load(NamedTuple):
+    """Bytes that all ranks of a stage together receive in a step, for one purpose over one tier."""
+
+    tier: str
+    nbytes: float
+    reason: str
+    """That of a transmission; `stages`: from stage to stage; `tied`: gradients of tied parameters; `host`: to the
+    host's memory and back."""
+    axes: tuple[str, ...] = ()
+    """The mesh axes that the groups are along."""
+    ranks: int = 2
+    """Of one group."""
+
+
 def traffic(
     program: Program, cluster: Cluster, ledgers: Mapping[str, Ledger], workload: Workload
 ) -> tuple[tuple[str, float], ...]:
     """Bytes received in a step, by tier."""
     found: dict[str, float] = {}
-    loads = [*_grouped(program, cluster, ledgers), *_passed(program, cluster), *_tied(program, cluster, workload)]
-    if any(body.offloads for body in program.bodies):
-        loads.append(("host", host_traffic(program, workload)))
-    for tier, nbytes in loads:
-        found[tier] = found.get(tier, 0.0) + nbytes
+    for load in loads(program, cluster, ledgers, workload):
+        found[load.tier] = found.get(load.tier, 0.0) + load.nbytes
     return tuple(sorted(found.items()))
 
 
-def _grouped(program: Program, cluster: Cluster, ledgers: Mapping[str, Ledger]) -> Iterator[tuple[str, float]]:
+def loads(program: Program, cluster: Cluster, ledgers: Mapping[str, Ledger], workload: Workload) -> Iterator[Load]:
+    """Everything that is received in a step."""
+    yield from _grouped(program, cluster, ledgers)
+    yield from _passed(program, cluster)
+    yield from _tied(program, cluster, workload)
+    if any(body.offloads for body in program.bodies):
+        yield Load(tier="host", nbytes=host_traffic(program, workload), reason="host", ranks=1)
+
+
+def _grouped(program: Program, cluster: Cluster, ledgers: Mapping[str, Ledger]) -> Iterator[Load]:
     for stage in program.stages:
         for run in stage.runs:
             for name in run.programs:
-                for tier, nbytes in _of_body(stage, cluster, ledgers[name], program.microbatches):
-                    yield tier, nbytes * run.repeats
+                yield from _of_body(stage, cluster, ledgers[name], program.microbatches, run.repeats)
 
 
-def _of_body(stage: Stage, cluster: Cluster, book: Ledger, microbatches: int) -> Iterator[tuple[str, float]]:
+def _of_body(stage: Stage, cluster: Cluster, book: Ledger, microbatches: int, repeats: int) -> Iterator[Load]:
     for name, phase in book.phases.items():
         times = len(stage.ranks) * (1 if name in ONCE else microbatches)
         for one, count in phase.transmissions.items():
             shape = group_shape(cluster, stage.ranks, stage.mesh, one.axes)
             if shape.levels:
-                yield shape.levels[-1].tier, times * count * one.received_bytes(shape.ranks)
+                nbytes = times * count * one.received_bytes(shape.ranks) * repeats
+                tier = shape.levels[-1].tier
+                yield Load(tier=tier, nbytes=nbytes, reason=one.reason, axes=one.axes, ranks=shape.ranks)
 
 
-def _passed(program: Program, cluster: Cluster) -> Iterator[tuple[str, float]]:
+def _passed(program: Program, cluster: Cluster) -> Iterator[Load]:
     for hop in program.transfers:
         here, there = program.stages[hop.from_stage], program.stages[hop.to_stage]
         if here.ranks == there.ranks:
@@ -67,13 +89,14 @@ def _passed(program: Program, cluster: Cluster) -> Iterator[tuple[str, float]]:
         ways = [(here, there, hop.target)] + ([(there, here, hop.source)] if hop.differentiable else [])
         for source, target, placement in ways:
             nbytes = prod(placement.local_shape(hop.type.shape, target.mesh)) * ITEMSIZE[hop.type.dtype]
-            yield _tier(cluster, source, target), nbytes * len(target.ranks) * program.microbatches
+            received = nbytes * len(target.ranks) * program.microbatches
+            yield Load(tier=_tier(cluster, source, target), nbytes=received, reason="stages")
 
 
-def _tied(program: Program, cluster: Cluster, workload: Workload) -> Iterator[tuple[str, float]]:
+def _tied(program: Program, cluster: Cluster, workload: Workload) -> Iterator[Load]:
     for tie in tied(program, workload):
         one, other = (program.stages[stage] for stage in tie.stages)
-        yield _tier(cluster, one, other), tie.received
+        yield Load(tier=_tier(cluster, one, other), nbytes=tie.received, reason="tied")
 
 
 def _tier(cluster: Cluster, one: Stage, other: Stage) -> str:

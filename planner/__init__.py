@@ -11,6 +11,7 @@
 | `refine` | a configuration → plans near it: ranks placed, layers and batches shared out unevenly, operators anew |
 | `plan` | a plan → `plan.json` and back, priced again, made small, called from Python |
 | `answer` | a question → an answered search; a plan → why it is the one; what would help where none fits |
+| `report` | a plan → a page and a trace of what it does with its devices |
 | `check` | a plan → what running it here takes, and what one rank alone does |
 | `cli` | the command line: verbs, and how answers are shown |
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LAWFUL: Mapping[str, str] = {
-    "exit 3": "No plan fits the memory of the cluster; the answer says by how much.",
+    "exit 3": "No plan of the whole model fits the memory of the cluster; the answer says by how much.",
     "MW1009": "Which operators run depends on values: there is no one graph to plan.",
     "MW4019": "The model has fewer blocks, or no such loop, as the degree would cut.",
     "MW4070": "The blocks of the model cannot be shared out among as many stages.",

@@ -37,8 +37,10 @@ class Bar:
 
 
 def kind_of(row: Row) -> str:
-    """Its column: a refusal is lawful or is not."""
-    return "lawful" if row.outcome == "refused" and row.code in LAWFUL else row.outcome
+    """Its column: a refusal is lawful or is not. A twin is small: that nothing fits is for the model of published size
+    to say."""
+    lawful = row.code in LAWFUL and (row.code != "exit 3" or row.cell == "plan")
+    return "lawful" if row.outcome == "refused" and lawful else row.outcome
 
 
 def open_(row: Row) -> bool:

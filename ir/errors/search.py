@@ -77,7 +77,8 @@ class PlanOfAnotherCluster(SearchError):
 
 
 class PlanUnwritable(SearchError):
-    """A plan cannot be written where it should: --out names a file, or a place that may not be written to."""
+    """A plan, a page or a trace cannot be written where it should: --out names a file where a directory is meant, or
+    the reverse, or a place that may not be written to."""
 
     code = "MW7026"
     exit_code = 8

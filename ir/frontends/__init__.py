@@ -3,6 +3,7 @@
 | module | what it has |
 |---|---|
 | `door` | front ends by framework: which one reads a model, and what is asked of each |
+| `remembered` | what an earlier run saw of a model, where nothing that it follows from has changed |
 | `contract` | the hooks of a user's file |
 | `foreign` | running code of users: nothing that it raises, prints or waits for escapes |
 | `folding/` | from traced operators to a fold |

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from meshwright.ir.errors import FactoryRaised, ModelFileMissing, ModelKindUnknown
+from meshwright.ir.files.store import Store
 from meshwright.ir.frontends.contract import Factory, find_factory
 from meshwright.ir.frontends.folding.captured import Captured
 from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed
+from meshwright.ir.frontends.remembered import Remembered
 from meshwright.ir.frontends.twin import Scale, Twin
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.constants import Constant
@@ -86,6 +88,23 @@ class FrontEnd(Protocol):
         """The small twin of the model that `reference` names. Raises `NoTwin`."""
 
 
+def read_again(
+    reference: str, *, dtype: str, mesh: tuple[tuple[str, int], ...] = (), store: Store | None = None
+) -> Source:
+    """The model that MODEL names, in the dtype of a workload, as `load_model` gives it; or, with a store, what an
+    earlier run kept of it."""
+
+    def load() -> Source:
+        return load_model(reference, dtype=dtype, mesh=mesh).in_dtype(dtype)
+
+    return load() if store is None else Remembered.of(store, load, front_end, reference, dtype, mesh)
+
+
+def _reader(source: Source) -> Any:
+    """What is asked of a source: the front end of its framework, or the source itself where it was kept."""
+    return source if isinstance(source, Remembered) else front_end(source.framework)
+
+
 def front_end(framework: str) -> FrontEnd:
     """The front end of a framework, by its package."""
     return import_module(f"meshwright.ir.frontends.{framework}.door")
@@ -148,7 +167,8 @@ def load_object(model: Any, **hooks: Any) -> Source:
 def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
     """The fold of a model's training step on `batch` sequences of `seq` tokens. The seed draws the blocks that are
     traced for all that are like them; it changes nothing if they are."""
-    return front_end(source.framework).capture_of(source, batch=batch, seq=seq, seed=seed)
+    found: Captured = _reader(source).capture_of(source, batch=batch, seq=seq, seed=seed)
+    return found
 
 
 def calls_of(
@@ -161,10 +181,11 @@ def calls_of(
     stacks: Sequence[Stack] = (),
 ) -> Calls:
     """The calls of a model on a batch. Raises `EmissionModel` for a model that emitted code cannot call."""
-    found = front_end(source.framework)
-    return found.calls_of(source, reference, batch=batch, seq=seq, constants=constants, stacks=stacks)
+    found: Calls = _reader(source).calls_of(source, reference, batch=batch, seq=seq, constants=constants, stacks=stacks)
+    return found
 
 
 def twin_of(source: Source, reference: str, scale: Scale) -> Twin:
     """The small twin of the model that `reference` names. Raises `NoTwin`."""
-    return front_end(source.framework).twin_of(source, reference, scale)
+    found: Twin = _reader(source).twin_of(source, reference, scale)
+    return found

@@ -276,10 +276,15 @@ def _of_compute(degrees: Degrees) -> Degrees:
     return replace(degrees.of_body(), zero=0, regather=True, recompute="none")
 
 
-@lru_cache(maxsize=4096)
 def uses(degrees: Degrees) -> tuple[Use, ...]:
     """The axes of a stage's mesh, major to minor."""
-    found = list(_pieces(degrees))
+    return _uses(degrees.dp, degrees.tp, degrees.cp, degrees.ep, degrees.expert_tp, degrees.shard)
+
+
+@lru_cache(maxsize=4096)
+def _uses(dp: int, tp: int, cp: int, ep: int, etp: int, shard: int) -> tuple[Use, ...]:
+    """The axes of a stage's mesh follow from these sizes, whatever the schedule and the number of micro-batches."""
+    found = list(_pieces(dp, tp, cp, ep, etp, shard))
     names = [use.name for use in found]
     told = [
         replace(use, name=f"{use.name}_shard") if use.stores and names.count(use.name) > 1 else use for use in found
@@ -287,31 +292,31 @@ def uses(degrees: Degrees) -> tuple[Use, ...]:
     return tuple(reversed(told))
 
 
-def _pieces(degrees: Degrees) -> Iterator[Use]:
+def _pieces(dp: int, tp: int, cp: int, ep: int, etp: int, shard: int) -> Iterator[Use]:
     """The axes between neighbouring boundaries of the two arrangements and of storage, minor to major."""
-    d = degrees
-    outside = (("tp", d.tp), ("cp", d.tp * d.cp), ("dp", d.stage_ranks))
-    inside = (("tp", d.expert_tp), ("ep", d.expert_tp * d.ep), ("dp", d.stage_ranks))
-    stored = d.tp * d.shard if d.shard else d.stage_ranks
-    if d.stage_ranks % (d.ep * d.expert_tp):
+    ranks = dp * cp * tp
+    outside = (("tp", tp), ("cp", tp * cp), ("dp", ranks))
+    inside = (("tp", etp), ("ep", etp * ep), ("dp", ranks))
+    stored = tp * shard if shard else ranks
+    if ranks % (ep * etp):
         raise DegreeImpossible(
             place="ep",
-            cause=f"ep * etp = {d.ep} * {d.expert_tp} does not divide dp * cp * tp = {d.stage_ranks}",
-            fix=f"use an ep * etp that divides {d.stage_ranks}, the ranks of one pipeline stage",
+            cause=f"ep * etp = {ep} * {etp} does not divide dp * cp * tp = {ranks}",
+            fix=f"use an ep * etp that divides {ranks}, the ranks of one pipeline stage",
         )
-    if d.dp * d.cp % (d.shard or 1):
+    if dp * cp % (shard or 1):
         raise DegreeImpossible(
             place="shard",
-            cause=f"storage over {d.shard} of dp * cp = {d.dp * d.cp} copies",
-            fix=f"use a divisor of {d.dp * d.cp}",
+            cause=f"storage over {shard} of dp * cp = {dp * cp} copies",
+            fix=f"use a divisor of {dp * cp}",
         )
     low = 1
     for high in sorted({stored, *(to for _, to in (*outside, *inside))} - {1}):
         if high % low:
             raise DegreeImpossible(
                 place="ep",
-                cause=f"runs of {low} and of {high} ranks do not nest (tp={d.tp} cp={d.cp} dp={d.dp} outside the "
-                f"experts, etp={d.expert_tp} ep={d.ep} inside, storage over {d.shard or 'all'})",
+                cause=f"runs of {low} and of {high} ranks do not nest (tp={tp} cp={cp} dp={dp} outside the "
+                f"experts, etp={etp} ep={ep} inside, storage over {shard or 'all'})",
                 fix="use degrees that divide one another, powers of two for instance",
             )
         one, other = _at(outside, high), _at(inside, high)

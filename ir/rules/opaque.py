@@ -87,6 +87,11 @@ def registered(target: str) -> bool:
     return target in _SPECS
 
 
+def any_registered() -> bool:
+    """Whether a user gave any operator a rule."""
+    return bool(_SPECS)
+
+
 def ruled(target: str, attrs: Mapping[str, Attr]) -> bool:
     """Whether the loops of an opaque operator with these attributes are known, from a user or from trials."""
     return registered(target) or "rule" in attrs

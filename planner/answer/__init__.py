@@ -4,6 +4,7 @@
 |---|---|
 | `solve` | a question → an answered search |
 | `finalists` | the best configurations of a search → the best refined plan |
+| `kept` | a question that was asked before → its answer |
 | `report` | an answered search → a `Plan`, with what it is held against and what binds it |
 | `relax`, `remedies` | where nothing fits, or nothing can be expressed or emitted → what would help, tried out |
 | `estimate`, `estimates` | one configuration, or many → what they cost |

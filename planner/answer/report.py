@@ -5,6 +5,7 @@ differences   shares of a step time add up to it (`cost_models.prediction`), so 
 alternatives  of everything that was priced, the fastest of every other kind (degrees that split operators, and
               stages), and of what would be faster and does not fit the one that lacks
               least
+frontier      of everything that was priced, what nothing else undercuts in both time and memory
 binding       one step away from the plan in each direction: what the model, the batch or the target refuse, and what
               does not fit
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from math import inf
 
 from meshwright.cost_models.hardware.cluster import suspicions
 from meshwright.cost_models.hardware.quantity import weakest_kind
@@ -31,7 +33,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.sharding.shares import shares_of, weights_of
 from meshwright.planner.answer.solve import Solved
 from meshwright.planner.plan.notes import EMISSION_REFUSES, IDLE, OWN_MESHES, PASSED_OVER, UNSURE
-from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival, blocks_of
+from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Point, Provenance, Rival, blocks_of
 from meshwright.planner.plan.units import nbytes, percent, seconds
 from meshwright.planner.question.pins import Config
 from meshwright.planner.search.emittable import by_code
@@ -43,6 +45,8 @@ ALTERNATIVES = 5
 TOLD = 0.002
 """Of the step time: smaller differences are not worth a word."""
 MOST_TOLD = 4
+THINNED = 0.02
+"""Of the memory of a configuration of the frontier: the next one needs less by this share or more."""
 
 LEFT_OUT = {
     "cost": (
@@ -137,6 +141,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         bounds=_bounds(solved, best),
         baselines=tuple(_baselines(solved, best)),
         alternatives=tuple(_alternatives(solved, best, top)),
+        frontier=tuple(_frontier(solved)),
         binding=tuple(_binding(solved, best)),
         provenance=Provenance.of(weakest_kind(*kinds), ask.seed, ask.profile),
         blocks=blocks_of(decisions, fold),
@@ -290,6 +295,19 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
         if found.fits and family not in known and len(known) <= top:
             known.add(family)
             yield rival("", found, best, solved.objective, _code(solved, found))
+
+
+def _frontier(solved: Solved) -> Iterator[Point]:
+    """The fastest configuration, and after it the next one that needs less memory by `THINNED` or more."""
+    ranked = sorted(
+        solved.search.found.values(), key=lambda one: (one.step_s, one.prediction.peak_memory_bytes, str(one.config))
+    )
+    room_bytes = inf
+    for one in ranked:
+        peak = one.prediction.peak_memory_bytes
+        if peak <= (1 - THINNED) * room_bytes:
+            yield Point(config=one.config, step_time_s=one.step_s, peak_memory_bytes=peak, fits=one.prediction.fits)
+            room_bytes = peak
 
 
 def _nearly(solved: Solved, best: Found) -> Found | None:

@@ -85,11 +85,16 @@ class CoarseBounds:
     _reduced: dict[tuple[int, ...], float] = field(default_factory=dict)
     _pipelines: dict[tuple[int, int], Pipelines] = field(default_factory=dict)
 
-    def bound_s(self, base: Config, *, fine: bool = False) -> float:
-        """Least step time of any configuration with this kernel configuration; infinite where none can fit."""
+    def bound_s(self, base: Config, *, fine: bool = False, below_s: float = inf) -> float:
+        """Least step time of any configuration with this kernel configuration; infinite where none can fit. Where its
+        work alone takes no less than `below_s`, nothing else is asked."""
         sequences = base.mbs if fine else self.space.most_sequences
         phases = self.phases_s(base, sequences)
         work = float(phases.sum(axis=0) @ self.common.counts)
+        if below_s < inf:
+            turns = self.space.global_batch * base.tp * base.cp / (base.mbs * self.space.ranks)
+            if (alone := turns * work * self.common.straggling) >= below_s:
+                return alone
         used = self.used_bytes(base, sequences)
         found = inf
         for config in self.space.pipelined(base):

@@ -91,8 +91,10 @@ class Common:
     def between(self, base: Config, config: Config) -> Between:
         """Costs of bodies that the copies of a configuration compute together, beyond those of a copy that is alone:
         exchanges of statistics of the whole batch, and launches of kernels that make these in parts."""
+        if not self.counted:
+            return NOBODY
         axes = tuple(use.name for use in uses(config.degrees()) if use.outside == "dp")
-        if not self.counted or not axes:
+        if not axes:
             return NOBODY
         mesh = config.degrees().mesh()
         key = replace(base, dp=base.ep, mbs=1), mesh

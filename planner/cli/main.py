@@ -69,6 +69,18 @@ VERBS = (
         begins=LOADING,
     ),
     Verb(
+        name="report",
+        help="a saved plan as one HTML page: the step in time, memory, links, operators, and why it is the one",
+        arguments=plans.report,
+        module="meshwright.planner.cli.verbs.plans.report",
+    ),
+    Verb(
+        name="trace",
+        help="the predicted step of a saved plan as trace events, for Perfetto",
+        arguments=plans.trace,
+        module="meshwright.planner.cli.verbs.plans.trace",
+    ),
+    Verb(
         name="emit",
         help="write a saved plan as a training script in stock PyTorch, with a launch script and a rank map",
         arguments=code.emit,
@@ -116,6 +128,12 @@ VERBS = (
         help="show what `plan calibrate` found: of which machine, when, and in what range",
         arguments=machines.profile,
         module="meshwright.planner.cli.verbs.machines.profile",
+    ),
+    Verb(
+        name="cache",
+        help="what earlier runs kept of models and answers on this machine: show it, or remove it",
+        arguments=machines.cache,
+        module="meshwright.planner.cli.verbs.machines.cache",
     ),
     Verb(
         name="schema",

@@ -2,12 +2,14 @@
 
 plan.json    is written over where it is a plan of the same MODEL
 scripts      are written over where they are as `plan emit` left them: `MANIFEST` has the digests of its files
+pages        and traces are written over where they begin with the mark of who wrote them
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +23,8 @@ from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import PLAN_BYTES
 
 MANIFEST = ".meshwright.json"
+HEAD_BYTES = 1000
+"""Of a file, in which the mark of its writer stands."""
 
 
 def folder_of(text: str) -> Path:
@@ -77,6 +81,41 @@ def _taken(file: Path, cause: str) -> OutputTaken:
     return OutputTaken(
         place=str(file), cause=cause, fix="name another directory with --out, or write over it with --force"
     )
+
+
+def own_file(text: str, mark: str, *, force: bool) -> Path:
+    """The file that --out names, in a folder that is there: it is missing, or has the mark of an earlier run."""
+    if not text:
+        raise PlanUnwritable(place="--out ''", cause="it names no file", fix="name a file to write to")
+    file = Path(text)
+    if os.path.isdir(file):  # noqa: PTH112 - Path raises where a name is too long
+        raise PlanUnwritable(place=f"--out {text}", cause="it is a directory", fix="name a file to write to")
+    if not force and os.path.isfile(file):  # noqa: PTH113
+        try:
+            with file.open("rb") as opened:
+                known = mark.encode() in opened.read(HEAD_BYTES)
+        except OSError as error:
+            raise unwritable(file, error, "a file") from None
+        if not known:
+            raise OutputTaken(
+                place=str(file),
+                cause="it is there, and was not written here",
+                fix="name another file with --out, or write over it with --force",
+            )
+    made(file.parent)
+    return file
+
+
+def write_file(file: Path, text: str, *, as_json: bool) -> None:
+    """Write a file of a command's own, and say so."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise unwritable(file, error, "a file") from None
+    if as_json:
+        sys.stdout.write(f"{json.dumps({'written': [str(file)]}, indent=2)}\n")
+    else:
+        sys.stdout.write(f"written: {file}\n")
 
 
 def made(folder: Path) -> Path:

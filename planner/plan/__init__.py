@@ -10,5 +10,5 @@
 | `parallelize` | `meshwright.parallelize`: a plan's part of a model on this rank |
 | `needs` | the memory and time that a verification takes, held against what there is |
 | `notes` | what tells notes of a plan apart |
-| `units` | numbers as people read them |
+| `words`, `units` | a plan in words; numbers as people read them |
 """

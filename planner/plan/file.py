@@ -23,11 +23,12 @@ from meshwright.ir.target.workload import Workload, stack_named
 from meshwright.planner.plan.schema import (
     FORM,
     PlanTable,
+    PointTable,
     RivalTable,
     WorkloadTable,
     contradictions,
 )
-from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival
+from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Point, Provenance, Rival
 from meshwright.planner.question.module_pins import read_module_pin
 from meshwright.planner.question.pin_schema import config_of, constraints_of
 
@@ -91,6 +92,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         },
         "baselines": [rival_to_json(one) for one in plan.baselines],
         "alternatives": [rival_to_json(one) for one in plan.alternatives],
+        **({"frontier": [point_to_json(one) for one in plan.frontier]} if plan.frontier else {}),
         "binding_constraints": [{"kind": one.kind, "what": one.what} for one in plan.binding],
         "notes": list(plan.notes),
     }
@@ -127,6 +129,16 @@ def rival_to_json(one: Rival) -> dict[str, Any]:
         "slower": one.slower,
         "differences": dict(one.differences),
         "lost": one.lost,
+    }
+
+
+def point_to_json(one: Point) -> dict[str, Any]:
+    """A configuration of the frontier."""
+    return {
+        "config": one.config.to_json(),
+        "step_time_s": one.step_time_s,
+        "peak_memory_bytes": one.peak_memory_bytes,
+        "fits": one.fits,
     }
 
 
@@ -202,6 +214,7 @@ def plan_of(table: PlanTable, place: str) -> Plan:
         ),
         baselines=tuple(map(_rival, table.baselines)),
         alternatives=tuple(map(_rival, table.alternatives)),
+        frontier=tuple(map(_point, table.frontier)),
         binding=tuple(Binding(kind=one.kind, what=one.what) for one in table.binding_constraints),
         provenance=Provenance(
             meshwright=made.meshwright,
@@ -236,6 +249,16 @@ def _rival(table: RivalTable) -> Rival:
         slower=table.slower,
         differences=tuple(table.differences.items()),
         lost=table.lost,
+    )
+
+
+def _point(table: PointTable) -> Point:
+    config: Any = table.config
+    return Point(
+        config=config_of(config),
+        step_time_s=table.step_time_s,
+        peak_memory_bytes=table.peak_memory_bytes,
+        fits=table.fits,
     )
 
 

@@ -14,6 +14,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.json import key_of
 from meshwright.ir.errors import MeshwrightError, ModulePinUnmet, PinUnmet, PlanBroken, PlanOfAnotherCluster
 from meshwright.ir.files.documents import differences, shown, spelled
+from meshwright.ir.files.store import usual
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.program.lower import lower
 from meshwright.ir.program.program import Program
@@ -66,6 +67,7 @@ def reload(plan: Plan, model: str | None = None, cluster: str | None = None) -> 
         seed=plan.provenance.seed,
         profile=plan.provenance.prices(),
         modules=modules,
+        store=usual(),
     )
     setting = ask.setting()
     fold = setting.folds.first(plan.config.batch).fold

@@ -9,6 +9,7 @@ that it has read once more, and compares.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import isclose
 from typing import Annotated
 
@@ -236,6 +237,15 @@ class RivalTable(Table):
     lost: Text
 
 
+class PointTable(Table):
+    """A configuration that was priced, with its time and its memory."""
+
+    config: ConfigTable  # type: ignore[valid-type]
+    step_time_s: Positive
+    peak_memory_bytes: Positive
+    fits: bool
+
+
 class BindingTable(Table):
     """A constraint that keeps a plan from being faster."""
 
@@ -257,6 +267,7 @@ class PlanTable(DecisionsTable):
     bounds: BoundsTable
     baselines: Tuple[RivalTable]
     alternatives: Tuple[RivalTable]
+    frontier: Tuple[PointTable] = ()
     binding_constraints: Tuple[BindingTable]
     notes: Tuple[Text]
 
@@ -287,6 +298,7 @@ def contradictions(plan: Plan) -> Iterator[Fault]:
     for key, rivals in (("baselines", plan.baselines), ("alternatives", plan.alternatives)):
         for index, one in enumerate(rivals):
             yield from _rival((key, index), one, plan)
+    yield from _frontier(plan)
 
 
 def _same(path: Path_, said: float, follows: float, how: str) -> Iterator[Fault]:
@@ -415,3 +427,11 @@ def _rival(path: Path_, one: Rival, plan: Plan) -> Iterator[Fault]:
     more_s, tolerated = one.step_time_s - best.step_time_s, NEAR * max(one.step_time_s, best.step_time_s)
     if abs(sum(seconds for _, seconds in one.differences) - more_s) > tolerated:
         yield Fault((*path, "differences"), f"they do not add up to the {more_s} s that it takes longer", AGAIN)
+
+
+def _frontier(plan: Plan) -> Iterator[Fault]:
+    for index, one in enumerate(plan.frontier):
+        yield from _config(("frontier", index, "config"), one.config, plan)
+    for index, (one, after) in enumerate(pairwise(plan.frontier), 1):
+        if after.step_time_s <= one.step_time_s or after.peak_memory_bytes >= one.peak_memory_bytes:
+            yield Fault(("frontier", index), "the one before takes less time, or no more memory", AGAIN)

@@ -132,6 +132,16 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A configuration that was priced, with its time and its memory."""
+
+    config: Config
+    step_time_s: float
+    peak_memory_bytes: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
     """What keeps the plan from being faster, or of another kind: `kind` in a word, `what` in a sentence."""
 
@@ -189,6 +199,9 @@ class Plan:
     blocks: tuple[tuple[tuple[str, int], ...], ...]
     """Per stage: what runs there, and how often."""
     notes: tuple[str, ...]
+    frontier: tuple[Point, ...] = ()
+    """Of the configurations that were priced, those that none of the others undercuts in both time and memory, the
+    fastest first."""
 
 
 def blocks_of(decisions: Decisions, fold: Fold) -> tuple[tuple[tuple[str, int], ...], ...]:

@@ -17,7 +17,8 @@ from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.measured.file import load_measured
 from meshwright.cost_models.profile import Profile, calibrated, published
 from meshwright.ir.errors import PinRepeated, WorkloadImpossible, WorkloadMissing
-from meshwright.ir.frontends.door import load_model
+from meshwright.ir.files.store import Store, usual
+from meshwright.ir.frontends.door import read_again
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import STACK_OF_STYLE, Workload, stack_named, traced_in
@@ -56,12 +57,14 @@ class Ask:
     """Of target, stack and recipe, what nobody named."""
     annotated: Mesh | None = None
     """The mesh that the model's own shardings are of, where these are priced."""
+    store: Store | None = None
+    """What earlier runs kept."""
 
     def loaded(self) -> tuple[Ask, Setting]:
         """Load the model, which is captured once a batch is asked for; with what its framework decides."""
         traced = traced_in(self.workload.precision)
         mesh = tuple((axis.name, axis.size) for axis in self.annotated.axes) if self.annotated else ()
-        source = load_model(self.model, dtype=traced, mesh=mesh).in_dtype(traced)
+        source = read_again(self.model, dtype=traced, mesh=mesh, store=self.store)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         ask = self._of(source.framework)
         setting = Setting(
@@ -122,6 +125,7 @@ def asked(args: Namespace) -> Ask:
         modules=modules,
         profile=profile,
         notes=(*notes, *said_of(profile, cluster)),
+        store=usual() if getattr(args, "cache", True) else None,
         unsaid=frozenset(
             name
             for name, said in (("target", args.target), ("stack", args.stack or args.style), ("recipe", args.recipe))

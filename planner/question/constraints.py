@@ -26,6 +26,10 @@ class Constraints:
     only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     never: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.only or self.never)
+
     @staticmethod
     def of(pins: Pins) -> Constraints:
         """The constraints that pins stand for: each pinned value is the only one."""

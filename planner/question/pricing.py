@@ -259,7 +259,7 @@ class Setting:
         """A plan in the workload's execution style, after the target and the constraints have accepted it."""
         if self.modules:
             check_held(decisions, fold, self.modules)
-        if self.constraints.only or self.constraints.never:
+        if self.constraints:
             check_constraints(decisions, fold, self.constraints, self.target, resolved(self.modules, fold))
         style = self.workload.stack.style
         made = decisions if decisions.style == style else replace(decisions, style=style)

@@ -25,6 +25,9 @@ class Masks:
         if isinstance(refusal, CapabilityError) and refusal.depends is not None:
             self.known.setdefault(refusal.depends, {})[values_of(config, refusal.depends)] = refusal
 
+    def __bool__(self) -> bool:
+        return bool(self.known)
+
     def of(self, config: Config) -> CapabilityError | None:
         """The refusal of another configuration that holds for this one, too."""
         found = (refusals.get(values_of(config, parts)) for parts, refusals in self.known.items())

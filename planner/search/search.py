@@ -166,7 +166,7 @@ class Search:
     def steps(self, late: Callable[[], bool]) -> Iterator[None]:
         """Queue every kernel configuration, and expand the least bound until nothing left can be better."""
         for number, base in enumerate(self.space.bases()):
-            bound = self.coarse.bound_s(base)
+            bound = self.coarse.bound_s(base, below_s=self.upper_s)
             if bound < inf:
                 heapq.heappush(self.heap, Waiting(bound, number, base))
             if late():
@@ -256,7 +256,7 @@ class Search:
                 if least < self.upper_s:
                     heapq.heappush(self.heap, replace(pending, bound_s=least))
                 return
-        fine = pending.bound_s if pending.ran else self.coarse.bound_s(config, fine=True)
+        fine = pending.bound_s if pending.ran else self.coarse.bound_s(config, fine=True, below_s=self.upper_s)
         if fine > pending.bound_s:
             if fine < self.upper_s:
                 heapq.heappush(self.heap, replace(pending, bound_s=fine, ran=True))
@@ -379,6 +379,8 @@ class Search:
 
     def masks_all(self, base: Config) -> bool:
         """Whether every configuration of a kernel configuration is known to be refused, and there is one."""
+        if not self.laws and not (self.emission and self.emission.masks):
+            return False
         every = [
             storage.on(pipeline) for pipeline in self.space.pipelines(base) for storage in self.space.storages(pipeline)
         ]

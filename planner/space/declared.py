@@ -132,6 +132,8 @@ class Space:
     def as_asked(self, config: Config, names: Iterable[str]) -> bool:
         """Whether these names of a configuration satisfy the constraints. A name that the configuration has no use for
         is never ruled out."""
+        if not self.constraints:
+            return True
         said = config.to_json() | {"etp": config.degrees().expert_tp if self.experts else 1}
         idle = (*(("schedule",) if config.pp == 1 else ()), *(("context",) if config.cp == 1 else ()))
         return all(
@@ -243,8 +245,12 @@ class Space:
                 for split, blocks in self.shares(sized.pp * vp):
                     yield replace(sized, vp=vp, schedule=schedule, split=split, stage_blocks=blocks)
 
-    def pipelined(self, base: Config) -> Iterator[Config]:
+    def pipelined(self, base: Config) -> tuple[Config, ...]:
         """Numbers of copies and stages for a kernel configuration."""
+        return _pipelined(Same(self), base)
+
+    def sizes(self, base: Config) -> Iterator[Config]:
+        """The same, made anew."""
         for pp in self.pipeline_sizes(base):
             dp = self.ranks // (base.tp * base.cp * pp)
             if dp % base.dp or self.global_batch % (dp * base.mbs) or not self.constraints.grants("dp", dp):
@@ -286,21 +292,34 @@ class Space:
         equal shares, or embedding and head counted as a layer each, or as even as possible."""
         return _shares(Same(self.constraints), self.layers, stages)
 
-    def storages(self, pipeline: Config) -> Iterator[Storage]:
+    def storages(self, pipeline: Config) -> tuple[Storage, ...]:
         """Storage options: which tensors are stored in shards, and over which copies; the least sharded first."""
-        copies = pipeline.dp * pipeline.cp
+        return _storages(Same(self), pipeline.dp * pipeline.cp, pipeline.tp, pipeline.cp)
+
+    def stored(self, copies: int, tp: int, cp: int) -> Iterator[Storage]:
+        """The same for so many ranks that hold the same parameters, made anew."""
         known = {line.name for line in self.target.storage}
         for zero in self.constraints.among("zero", levels(known) if copies > 1 else [0]):
             if zero and copies == 1:
                 continue
-            near = self.per_host // pipeline.tp
-            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 and near % pipeline.cp == 0 else [0]
+            near = self.per_host // tp
+            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 and near % cp == 0 else [0]
             for shard in self.constraints.among("shard", shards):
                 if shard and (not zero or copies % int(shard)):
                     continue
                 for regather in (True, False) if ZERO[int(zero)].params else (True,):
                     if self.constraints.grants("regather", regather):
                         yield Storage(int(zero), int(shard), regather)
+
+
+@lru_cache(maxsize=4096)
+def _pipelined(space: Same[Space], base: Config) -> tuple[Config, ...]:
+    return tuple(space.of.sizes(base))
+
+
+@lru_cache(maxsize=4096)
+def _storages(space: Same[Space], copies: int, tp: int, cp: int) -> tuple[Storage, ...]:
+    return tuple(space.of.stored(copies, tp, cp))
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from benchmarks.registry.cells import CELLS, TWINS
 from benchmarks.registry.command import WORKING_TREE, _parser, chosen, drawn_by, read
 from benchmarks.registry.entries import MODELS, WRITTEN, Entry, drawn, entries
 from benchmarks.registry.lawful import LAWFUL
-from benchmarks.registry.page import bars, counted, kinds, page
+from benchmarks.registry.page import bars, counted, kind_of, kinds, page
 from benchmarks.registry.rows import Row, of_error, of_exit, untold
 from benchmarks.registry.sample import RECORD, outcome_of, recorded, sample
 from meshwright.backends.torch_.verify import emitted
@@ -52,6 +52,12 @@ def test_a_draw_follows_from_its_seed_and_begins_with_a_smaller_one() -> None:
     assert drawn(names, 12, 3) == drawn(names[::-1], 30, 3)[:12]
     assert drawn(names, 12, 3) != drawn(names, 12, 4)
     assert len(set(drawn(names, 50, 3))) == 50
+
+
+def test_that_nothing_fits_is_lawful_of_whole_models_alone() -> None:
+    """A twin that does not fit is no small one."""
+    rows = [Row(model="m", cell=cell, outcome="refused", code="exit 3") for cell in ("plan", "dp", "free")]
+    assert [kind_of(row) for row in rows] == ["lawful", "refused", "refused"]
 
 
 def test_a_draw_may_be_among_the_models_of_one_package() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from meshwright.cost_models.prediction import Held, Prediction, StagePrediction
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.workload import Workload
-from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival
+from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Point, Provenance, Rival
 from meshwright.planner.question.pins import Config, fill, parse
 
 GIB = 2**30
@@ -76,6 +77,12 @@ def rival(name: str, pins: str | None, lost: str, *, slower: float = 1.0) -> Riv
         differences=(),
         lost=lost,
     )
+
+
+def point(pins: str, step_s: float, gib: float, *, fits: bool = True) -> Point:
+    """A configuration of a frontier on eight ranks."""
+    own = replace(config(pins, 8), open=())
+    return Point(config=own, step_time_s=step_s, peak_memory_bytes=gib * GIB, fits=fits)
 
 
 def bounds(**words: Any) -> Bounds:

@@ -24,6 +24,7 @@ WORKLOAD: dict[str, Any] = {
     "style": None,
     "recipe": None,
     "imbalance": 1.0,
+    "cache": True,
 }
 DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "plan": (
@@ -67,6 +68,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
     "explain": ([], {"plan": ".", "why_not": None, "model": None, "cluster": None, "detail": "page", "json": False}),
     "diff": (["a", "b"], {"a": "a", "b": "b", "json": False}),
+    "report": (["p", "--out", "f"], {"plan": "p", "model": None, "json": False, "out": "f", "force": False}),
+    "trace": (["p", "--out", "f"], {"plan": "p", "model": None, "json": False, "out": "f", "force": False}),
     "emit": (
         ["p", "--out", "d"],
         {
@@ -119,6 +122,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         },
     ),
     "profile": (["show"], {"action": "show", "paths": [], "out": None, "json": False}),
+    "cache": ([], {"action": "show", "json": False}),
     "schema": (["plan"], {"kind": "plan"}),
 }
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.cost_models.collectives.collective import collective
 from meshwright.cost_models.collectives.topology import group_shape
@@ -431,6 +433,20 @@ def test_the_bound_of_a_base(shapes: Any, expected: float) -> None:
     assert own.bound_s(config(mbs=2)) == pytest.approx(2 * expected)
     assert own.bound_s(config(mbs=2), fine=True) == pytest.approx(2 * expected)
     assert own.asked == [8, 2]
+
+
+@given(batch=st.integers(1, 64), below=st.floats(1, 500), fine=st.booleans())
+def test_an_answer_that_work_alone_rules_out_is_early(batch: int, below: float, fine: bool) -> None:
+    """What is asked for the time below a limit is no more than the whole bound, and no less than the limit where it is
+    another: 10 s of work, which takes twice as long where ranks straggle, for every share of the batch."""
+    ranks, mbs = 4, 2
+    known = {config(pp=2, microbatches=batch): (ROOMY, array(5 * batch, 5 * batch))}
+    own = Bound(known)
+    own.space = SimpleNamespace(**vars(own.space), global_batch=batch * ranks, ranks=ranks)
+    whole, early = own.bound_s(config(mbs=mbs), fine=fine), own.bound_s(config(mbs=mbs), fine=fine, below_s=below)
+    assert early in (whole, pytest.approx(2 * 10 * batch / mbs))
+    assert early <= whole * (1 + 1e-9)
+    assert early == whole or early >= below
 
 
 def test_what_copies_exchange_is_part_of_the_work() -> None:

@@ -13,7 +13,7 @@ from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.workload import Workload
 from meshwright.planner.plan.schema import AGAIN, contradictions
 from meshwright.planner.plan.types import Machines, Plan, Rival
-from tests.planner.handmade import GIB, bounds, config, held, plan, prediction, rival, stage
+from tests.planner.handmade import GIB, bounds, config, held, plan, point, prediction, rival, stage
 
 SPLIT = (("linear", Strategy((("tp", Split(("n",))),))),)
 STAGES = tuple(
@@ -247,6 +247,19 @@ for _name, _words in {
         agreed(alternatives=(slower(), _one)),
         [(("alternatives", 1, "config"), NONE, AGAIN)],
     )
+for _name, _after in {
+    "time": point("zero=3", 1.0, 2.0),
+    "as long": point("zero=3", 1.5, 2.0),
+    "memory": point("zero=3", 2.0, 4.0),
+}.items():
+    CASES[f"a frontier that turns back in {_name}"] = (
+        agreed(frontier=(point("zero=1", 1.5, 4.0), _after)),
+        [(("frontier", 1), "the one before takes less time, or no more memory", AGAIN)],
+    )
+CASES["another batch on the frontier"] = (
+    agreed(frontier=(replace(point("zero=1", 1.5, 4.0), config=config("tp=2", 2, 4)),)),
+    [(("frontier", 0, "config"), "1 copies with 4 micro-batches of 1 sequences are not 8 sequences", FIX)],
+)
 R = ("baselines", 0)
 CASES |= {
     "another's sequences": (

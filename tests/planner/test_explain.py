@@ -12,10 +12,10 @@ import pytest
 from meshwright.ir.errors import PlanBroken, PlanOfAnotherCluster, PlanOfAnotherModel
 from meshwright.planner.answer.diff import kept
 from meshwright.planner.cli.main import main
-from meshwright.planner.cli.views.plans.words import short
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import reload
 from meshwright.planner.plan.types import Plan
+from meshwright.planner.plan.words import short
 from meshwright.planner.question.pins import Pins
 from tests.planner.solved import ARGV
 

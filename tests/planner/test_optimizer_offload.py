@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.searches import Case, opened, searched
 from meshwright.ir.errors import HostUnknown, LayersIndivisible
-from meshwright.planner.cli.views.plans.plan import in_words
+from meshwright.planner.plan.words import in_words
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import offload

@@ -22,9 +22,9 @@ from meshwright.planner.answer.solve import Stop, solve
 from meshwright.planner.cli.verbs.plans.plan import read_asked
 from meshwright.planner.cli.views.plans.parts import groups_of, stage_table
 from meshwright.planner.cli.views.plans.plan import PAGE, SHOWN
-from meshwright.planner.cli.views.plans.words import short
 from meshwright.planner.cli.views.tables import folded
 from meshwright.planner.plan.types import Plan
+from meshwright.planner.plan.words import short
 from meshwright.planner.question.pins import fill, parse
 from meshwright.planner.search.phases import REFINING, Told
 from tests.planner.solved import TINY, parsed

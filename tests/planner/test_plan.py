@@ -30,9 +30,9 @@ from meshwright.planner.answer.report import plan_of, rival
 from meshwright.planner.answer.solve import Solved, Stop, solve
 from meshwright.planner.cli.main import VERBS, main, with_verb
 from meshwright.planner.cli.progress import Progress
-from meshwright.planner.cli.views.plans.words import in_words, short
 from meshwright.planner.plan.file import FILE, load_plan, plan_text, read_plan
 from meshwright.planner.plan.types import Model, Plan, changes, same_model
+from meshwright.planner.plan.words import in_words, short
 from meshwright.planner.search.phases import REFINING
 from meshwright.planner.search.search import Found, Search
 from tests.planner.solved import ARGV, TINY, question

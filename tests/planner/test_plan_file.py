@@ -14,10 +14,11 @@ from meshwright.ir.errors import PlanBroken
 from meshwright.ir.target.workload import Workload
 from meshwright.planner.plan.file import FILE, load_plan, plan_text, plan_to_json, read_plan, rival_to_json
 from meshwright.planner.question.module_pins import ModulePin
-from tests.planner.handmade import GIB, bounds, config, plan, prediction, rival
+from tests.planner.handmade import GIB, bounds, config, plan, point, prediction, rival
 from tests.planner.test_contradictions import agreed, slower
 
 MODULE = ModulePin("allow", "layers.*.mlp", "sharding", ("row", "column"))
+FRONTIER = (point("zero=1", 1.5, 9.5, fits=False), point("zero=3", 2.5, 4.0))
 ASKED: dict[str, Any] = {"only": {"tp": (2, 4)}, "never": {"zero": (3,)}, "modules": (MODULE,)}
 
 
@@ -115,12 +116,24 @@ def test_a_rival_that_does_not_fit() -> None:
     assert rival_to_json(rival("fsdp", "zero=3", "lost"))["fits"] is True
 
 
+def test_a_frontier_is_told_where_there_is_one() -> None:
+    one = point("zero=3", 1.5, 4.0, fits=False)
+    (told,) = plan_to_json(plan(frontier=(one,)))["frontier"]
+    assert told == {
+        "config": one.config.to_json(),
+        "step_time_s": 1.5,
+        "peak_memory_bytes": 4.0 * GIB,
+        "fits": False,
+    }
+    assert "frontier" not in plan_to_json(plan())
+
+
 def saved() -> Any:
     """A plan that agrees with itself, with all that may be asked, a rival that does not fit and one that cannot be."""
     other = slower(config=replace(config("zero=3", 8), open=()))
     full = replace(other, short_stage=0, short_bytes=GIB / 2)
     own = replace(config("tp=2,pp=3", 6), open=())
-    return agreed(config=own, bounds=bounds(**ASKED), alternatives=(other, full))
+    return agreed(config=own, bounds=bounds(**ASKED), alternatives=(other, full), frontier=FRONTIER)
 
 
 def test_a_plan_is_read_back_whole(tmp_path: Path) -> None:

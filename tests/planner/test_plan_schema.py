@@ -70,6 +70,7 @@ FREE = (
     r"predicted\.(mfu|step_time_high_s|stages|traffic|provenance)",
     r"stages\[\d\]\.plans",
     r"bounds\.(space|operators\.more_axes_lower_s)|binding_constraints|notes",
+    r"frontier(\[\d+\](\.(step_time_s|peak_memory_bytes|fits|config\.zero))?)?$",
     r"baselines\[0\](\.(name|config\.zero|peak_memory_bytes|lost)|$)",
 )
 """What may have another value as far as the file alone can tell. A digest is held against the model, and all that is

@@ -97,7 +97,7 @@ class Told:
     def shapes(self, base: Config) -> Iterator[Config]:
         return (one.on(pipeline) for pipeline in self.pipelines(base) for one in self.storages(pipeline))
 
-    def bound_s(self, base: Config, *, fine: bool = False) -> float:
+    def bound_s(self, base: Config, *, fine: bool = False, below_s: float = inf) -> float:
         return self.coarse[base][fine]
 
     def priced(self, base: Config) -> Config:

@@ -22,10 +22,10 @@ from meshwright.planner.cli.views.tables import (
     columns,
     folded,
     number,
-    ranged,
     text,
     width_of,
 )
+from meshwright.planner.plan.words import ranged
 
 # The width -----------------------------------------------------------------------------------------------------------
 

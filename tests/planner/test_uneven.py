@@ -20,7 +20,7 @@ from meshwright.ir.decisions.sharding import ZERO
 from meshwright.ir.errors import LayoutNotExpressible
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.shares import batch_shares, shares_of, state_shares, weights_of
-from meshwright.planner.cli.views.plans.plan import in_words
+from meshwright.planner.plan.words import in_words
 from meshwright.planner.question.pins import Config
 from meshwright.planner.refine import uneven as module
 from meshwright.planner.refine.candidate import Candidate

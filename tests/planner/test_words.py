@@ -11,9 +11,9 @@ import pytest
 from meshwright.cost_models.prediction import Held, Prediction, StagePrediction
 from meshwright.planner.answer import report
 from meshwright.planner.cli.views.plans.parts import difference_table, share_table
-from meshwright.planner.cli.views.plans.words import amount, gap_text, in_words, more, rough, short, told, worth
-from meshwright.planner.cli.views.tables import Table, rows_alike
+from meshwright.planner.cli.views.tables import Table
 from meshwright.planner.plan.types import Bounds
+from meshwright.planner.plan.words import amount, gap_text, in_words, more, rough, rows_alike, short, told, worth
 from meshwright.planner.question.pins import Config, fill, parse
 from meshwright.planner.search.search import Found
 
@@ -351,6 +351,25 @@ def test_the_fastest_of_every_other_kind() -> None:
     )
     told = [(one.name, one.step_time_s) for one in report._alternatives(solved, BEST, 2)]
     assert told == [("faster, but does not fit", 0.6), ("", 1.2), ("", 1.4)]
+
+
+def test_a_frontier_has_what_nothing_undercuts_in_time_and_memory() -> None:
+    """Of equal times the one of less memory; what saves less than a fiftieth is left out."""
+    every = [
+        SimpleNamespace(config=name, step_s=step_s, prediction=SimpleNamespace(peak_memory_bytes=size, fits=size < 90))
+        for name, step_s, size in (
+            ("slow", 3.0, 50.0),
+            ("fast", 1.0, 100.0),
+            ("fast and full", 1.0, 101.0),
+            ("hardly less", 1.5, 99.0),
+            ("undercut", 2.5, 80.0),
+            ("less", 2.0, 70.0),
+            ("slowest", 4.0, 49.0),
+        )
+    ]
+    solved: Any = SimpleNamespace(search=SimpleNamespace(found={one.config: one for one in every}))
+    told = [(one.config, one.peak_memory_bytes, one.fits) for one in report._frontier(solved)]
+    assert told == [("fast", 100.0, False), ("less", 70.0, True), ("slow", 50.0, True), ("slowest", 49.0, True)]
 
 
 @pytest.mark.parametrize(

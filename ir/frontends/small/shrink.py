@@ -24,8 +24,8 @@ changes
 
 Relations need no rule. What a number must divide or must not exceed is asked of the model: it refuses what breaks them,
 runs other operators, or has no loss, as it looks past the end of a table (`_Search.enough_rows`). Where a number alone
-cannot shrink, those that are equal to it or its multiples follow it; and where it was the limit of indices that size
-nothing (the token that pads), these do.
+cannot shrink, those that are equal to it or its multiples, all or those beside it, follow it; and where it was the
+limit of indices that size nothing (the token that pads), these do.
 
 What a model holds is asked first, which takes a small part of the time of a run (`_Search.bound`). How much is tried is
 limited (`WORK`), not how long that takes: a model has the same twin everywhere.
@@ -327,7 +327,9 @@ class _Search:
         sized = {at: its for at, its in self.integers(2) if its % value == 0 and not self.is_inert(at, its)}
         equals = {at: candidate for at, its in sized.items() if its == value}
         multiples = {at: its // value * candidate for at, its in sized.items()}
-        yield from (also for also in (equals, multiples) if len(also) > 1)
+        beside = {at: its for at, its in multiples.items() if at[:-1] == path[:-1]}
+        ways = (equals, multiples, beside if beside != multiples else {})
+        yield from (also for also in ways if len(also) > 1)
         indices = [at for at, its in self.integers(2) if candidate <= its < value and self.is_inert(at, its)]
         for at in indices:
             yield alone | {at: candidate - 1}

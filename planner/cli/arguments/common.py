@@ -62,6 +62,16 @@ def add_output(parser: ArgumentParser) -> None:
     parser.add_argument("--dump-after", metavar="STEP", help="print the text form of the artefact that STEP produces")
 
 
+def add_cache(parser: ArgumentParser) -> None:
+    """Add --no-cache."""
+    parser.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="load the model and search, whatever earlier runs kept (`plan cache`), and keep nothing",
+    )
+
+
 def add_seed(parser: ArgumentParser) -> None:
     """Add the seed of tracing."""
     parser.add_argument(

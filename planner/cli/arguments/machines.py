@@ -56,6 +56,18 @@ def calibrate(parser: ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
+def cache(parser: ArgumentParser) -> None:
+    """``plan cache``."""
+    parser.add_argument(
+        "action",
+        choices=("show", "clear"),
+        nargs="?",
+        default="show",
+        help="show: where results of earlier runs are, and how many; clear: remove them (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
 def profile(parser: ArgumentParser) -> None:
     """``plan profile``."""
     parser.add_argument(

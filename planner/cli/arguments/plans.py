@@ -5,10 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from meshwright.planner.cli.arguments.common import (
+    add_cache,
     add_detail,
     add_force,
     add_model,
     add_output,
+    add_plan,
     add_profile,
     add_seed,
     add_workload,
@@ -41,6 +43,7 @@ def estimate(parser: ArgumentParser) -> None:
     add("--jobs", type=positive, default=2, metavar="N", help="processes for --configs (default: %(default)s)")
     add("--top", type=positive, default=20, metavar="N", help="rows of the ranked table (default: %(default)s)")
     add("--check", action="store_true", help="exit with 3 if it, or with --configs nothing, fits in memory")
+    add_cache(parser)
     add_output(parser)
     add_seed(parser)
 
@@ -74,6 +77,7 @@ def plan(parser: ArgumentParser) -> None:
     add("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
     add_detail(parser)
+    add_cache(parser)
     add_output(parser)
     add_seed(parser)
 
@@ -101,6 +105,24 @@ def explain(parser: ArgumentParser) -> None:
     )
     add_detail(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
+def report(parser: ArgumentParser) -> None:
+    """``plan report``."""
+    add_plan(parser)
+    _add_file(parser, "the page to write, one HTML file")
+
+
+def trace(parser: ArgumentParser) -> None:
+    """``plan trace``."""
+    add_plan(parser)
+    _add_file(parser, "the trace to write, JSON of trace events")
+
+
+def _add_file(parser: ArgumentParser, what: str) -> None:
+    """Add the file that is written."""
+    parser.add_argument("-o", "--out", required=True, metavar="FILE", help=what)
+    add_force(parser)
 
 
 def compare(parser: ArgumentParser) -> None:

@@ -225,22 +225,6 @@ def _placed(text: str, width: int, *, right: bool) -> str:
     return f"{blanks}{text}" if right else f"{text}{blanks}"
 
 
-def rows_alike(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Rows by number; equal neighbours become one, such as 1-6."""
-    found: list[tuple[int, int, tuple[str, ...]]] = []
-    for at, row in enumerate(rows):
-        if found and found[-1][2] == row:
-            found[-1] = (found[-1][0], at, row)
-        else:
-            found.append((at, at, row))
-    return [(ranged(first, last), row) for first, last, row in found]
-
-
-def ranged(first: int, last: int) -> str:
-    """Numbers from the one to the other."""
-    return f"{first:,}" if first == last else f"{first:,}-{last:,}"
-
-
 # A page --------------------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,18 @@ def alike(text: str) -> str:
     return f"{before}  plan head for head{head.replace('%cross_entropy  dp=d0', '%cross_entropy')}"
 
 
+def summed_inside(text: str) -> str:
+    """The inner axis cuts samples of all but the embedding, whose table the head has, too: along it the embedding
+    has its whole gradient, and the head a part."""
+    words = {"dp": "tp", "tp": "dp"}
+    stages, plans = text.split("  plan embed")
+    plans = re.sub(r"\b[dt]p\b", lambda found: words[found[0]], plans)
+    plans = plans.replace("%in0  [tp, -]\n", "%in0  [-, -]\n").replace("%embedding  tp=d0 dp=v", "%embedding")
+    plans = plans.replace("%in1  [tp, -]\n", "%in1  [-, -]\n").replace("%cross_entropy  tp=d0 dp=v", "%cross_entropy")
+    before, head = plans.split("  plan head for head")
+    return f"{stages}  plan embed{before}  plan head for head{head.replace('%linear  tp=d0 dp=n', '%linear  tp=d0')}"
+
+
 TIED: dict[str, Any] = {"dp": 2, "reference": TIED_MODEL}
 CASES: dict[str, tuple[dict[str, Any], Callable[[str], str]]] = {
     "sequences over two axes": ({"cp": 4}, over_two),
@@ -52,6 +64,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[str], str]]] = {
     "an idle axis, shards": ({"dp": 2, "zero": 3}, idle),
     "a whole gradient beside sums": (TIED, alike),
     "a whole gradient beside shards": ({**TIED, "zero": 3}, alike),
+    "a whole gradient beside sums inside": ({**TIED, "tp": 2}, summed_inside),
     "a whole gradient beside sums, stages": ({**TIED, "pp": 2, "vp": 2, "schedule": "zbv", "microbatches": 2}, alike),
 }
 

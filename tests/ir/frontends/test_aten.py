@@ -613,6 +613,26 @@ def test_nothing_may_be_reshaped() -> None:
     assert [(op.attr("shape"), op.alias) for op in views] == [((6, 0), 0)]
 
 
+def test_a_part_of_no_elements_is_none_of_a_split() -> None:
+    """As the part of a head that is not rotated, where all of it is: the rest is the operand, or is split."""
+
+    def rotated(n, x, i):
+        first, rest = torch.split(x, [x.shape[-1], 0], -1)
+        return torch.cat([first * 2, rest], -1).sum()
+
+    graph = traced(rotated)[2].graph
+    verify_graph(graph)
+    assert [op.kind for op in graph.ops if op.kind in ("split", "cat")] == []
+
+    def apart(n, x, i):
+        a, b, c = torch.split(x, [1, 0, x.shape[-1] - 1], -1)
+        return torch.cat([c * 2, b, a], -1).sum()
+
+    graph = traced(apart)[2].graph
+    verify_graph(graph)
+    assert [op.attr("sizes") for op in graph.ops if op.kind == "split"] == [(1, 3)]
+
+
 def test_a_rule_of_the_users_comes_before_taking_apart() -> None:
     register_rule("aten::movedim", "b s d -> b d s", linear=(0,))
     try:

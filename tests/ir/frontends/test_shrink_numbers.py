@@ -280,6 +280,18 @@ def test_multiples_follow_in_proportion(trials: Trials) -> None:
     assert trials.shrunk({"a": 512, "b": 1536, "c": 768}, model) == {"a": 64, "b": 192, "c": 768}
 
 
+def test_multiples_beside_follow_where_those_of_another_part_cannot(trials: Trials) -> None:
+    """A model of several parts has its own numbers in each, and one may be a multiple of another's by chance."""
+
+    def model(given: dict[str, Any]) -> Run | None:
+        text, image = given["text"], given["image"]["c"]
+        fits = text["b"] == 3 * text["a"] and image % 96 == 0 and image >= 960
+        return made({"w": (text["b"], text["a"]), "v": (image, 16)}) if fits else None
+
+    found = trials.shrunk({"text": {"a": 512, "b": 1536}, "image": {"c": 1536}}, model)
+    assert found["text"] == {"a": 64, "b": 192}
+
+
 @pytest.mark.parametrize("pads", [["p"], ["p", "q"]])
 def test_indices_follow_what_they_must_be_below(pads: list[str], trials: Trials) -> None:
     """The word that pads is the last one of the small table; one that is below it anyhow stays."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.read.axes import Axes, cuts_more
-from meshwright.backends.torch_.emit.read.copies import Copies
+from meshwright.backends.torch_.emit.read.copies import Copies, Named
 from meshwright.ir.graph.fold import FromInput
 from meshwright.ir.program.routes import Routed, routed
 from meshwright.ir.sharding.placement import State
@@ -57,27 +57,35 @@ def printed_axes(subject: Subject) -> tuple[Axes, Copies]:
         name: tuple(a for a in axes.copies if a not in (*state.grad_partial, *_cutting(state)))
         for name, state in trained.items()
     }
-    return axes, Copies(*({name: found for name, found in one.items() if found} for one in (apart, alike)))
+    summed = {name: tuple(a for a in state.grad_partial if a == axes.tensor) for name, state in trained.items()}
+    return axes, Copies(*(_some(one) for one in (apart, alike, {}, summed)))
 
 
 def in_one_sum(subject: Subject, copies: Copies) -> Copies:
     """The use of axes where ranks have one tensor of a parameter which several calls read: its gradients are one, whole
-    along all axes or along none."""
+    along an axis for all that read it, or for none."""
     plans = {piece.plan.body: piece.plan.name for piece in subject.pieces}
     bodies = [call.body.name for call in subject.fold.calls()]
-    alike, parted = dict(copies.of_alike), dict[tuple[str, str], tuple[str, ...]]()
+    alike, parted, summed = dict(copies.of_alike), dict[Named, tuple[str, ...]](), dict(copies.of_summed)
     for tie, (_, holders) in zip(subject.program.ties, subject.fold.tied, strict=True):
-        on: dict[tuple[int, ...], list[tuple[str, str]]] = {}
+        on: dict[tuple[int, ...], list[Named]] = {}
         for (stage, _), (number, path) in zip(tie.holders, holders, strict=True):
             if bodies[number] in plans:
                 on.setdefault(subject.decisions.stages[stage].ranks, []).append((plans[bodies[number]], path))
         for names in on.values():
             every = set.intersection(*(set(copies.of_alike.get(name, ())) for name in names))
+            inside = tuple(set().union(*(copies.of_summed.get(name, ()) for name in names)))
             for name in names:
-                parted[name] = tuple(axis for axis in copies.of_alike.get(name, ()) if axis not in every)
-                alike[name] = tuple(axis for axis in copies.of_alike.get(name, ()) if axis in every)
-    given = ({name: axes for name, axes in one.items() if axes} for one in (alike, parted))
-    return replace(copies, **dict(zip(("of_alike", "of_parted"), given, strict=True)))
+                own = copies.of_alike.get(name, ())
+                others = tuple(axis for axis in inside if axis not in copies.of_summed.get(name, ()))
+                parted[name] = (*(axis for axis in own if axis not in every), *others)
+                alike[name], summed[name] = tuple(axis for axis in own if axis in every), inside
+    return replace(copies, of_alike=_some(alike), of_parted=_some(parted), of_summed=_some(summed))
+
+
+def _some(axes: Mapping[Named, tuple[str, ...]]) -> dict[Named, tuple[str, ...]]:
+    """The parameters that have any."""
+    return {name: found for name, found in axes.items() if found}
 
 
 def _cutting(state: State) -> set[str]:

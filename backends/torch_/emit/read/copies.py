@@ -1,10 +1,11 @@
-"""Parameters on ranks along a data or context axis: copies, parts, or copies with parts of gradients.
+"""Parameters on ranks along a data, context or tensor axis: copies, parts, or copies with parts of gradients.
 
 copies    of most: each rank computes a part of the gradient, and these are added up
 apart     of those that the axis cuts: each rank has its own part, and the whole gradient of that
 alike     copies, of which every rank computes the whole gradient: there is nothing to add up
 parted    the same, but a rank has the parameter once, and others that read it add up: there each gives a part of the
           whole gradient
+summed    along the tensor axis: ranks there have parts of the gradient, too, which are added up
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Copies:
     of_apart: Mapping[Named, tuple[str, ...]] = field(default_factory=dict)
     of_alike: Mapping[Named, tuple[str, ...]] = field(default_factory=dict)
     of_parted: Mapping[Named, tuple[str, ...]] = field(default_factory=dict)
+    of_summed: Mapping[Named, tuple[str, ...]] = field(default_factory=dict)
 
     def apart(self, piece: Piece, path: str) -> tuple[str, ...]:
         """The axes that cut a parameter."""
@@ -37,6 +39,10 @@ class Copies:
     def parted(self, piece: Piece, path: str) -> tuple[str, ...]:
         """The axes along which each rank contributes its part of the gradient that all compute."""
         return self.of_parted.get((piece.plan.name, path), ())
+
+    def summed(self, piece: Piece, path: str) -> tuple[str, ...]:
+        """The tensor axis, where the gradients that its ranks have of a parameter add up."""
+        return self.of_summed.get((piece.plan.name, path), ())
 
     def added(self, piece: Piece, path: str, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes in `parted` along which gradients add up."""

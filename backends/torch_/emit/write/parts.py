@@ -271,10 +271,7 @@ class Parts:
 
     def _summed_inside(self, piece: Piece, param: Param) -> tuple[str, ...]:
         """The tensor axis, where the gradients that its ranks have of a parameter add up."""
-        if self.printed is None:
-            return ()
-        home = self.printed.bodies[piece.plan.body].routed.hubs[param.value].home
-        return tuple(axis for axis in self.printed.tensor if axis in home.grad_partial)
+        return self.copies.summed(piece, param.path)
 
     @property
     def inside(self) -> tuple[tuple[str, ...], ...]:

@@ -192,13 +192,19 @@ def selected(t: Emitter, call: Call) -> Handle:
 
 
 def split(t: Emitter, call: Call) -> Handle:
-    """`split`, `chunk` and `split_with_sizes`: parts that share the operand's storage."""
+    """`split`, `chunk` and `split_with_sizes`: parts that share the operand's storage; those of no elements are
+    slices."""
     value = t.value(call["self"])
     dim = call["dim"] % len(t.types[value].shape)
-    if len(call.types) == 1:
-        return (value,)
-    sizes = tuple(type_.shape[dim] for type_ in call.types)
-    return t.emit_all("split", [value], call.types, {"dim": dim, "sizes": sizes}, alias=0)
+    some = tuple(type_ for type_ in call.types if type_.shape[dim])
+    sizes = tuple(type_.shape[dim] for type_ in some)
+    parts = iter(
+        (value,) if len(some) == 1 else t.emit_all("split", [value], some, {"dim": dim, "sizes": sizes}, alias=0)
+    )
+    none: dict[str, Attr] = {"dim": dim, "start": 0, "end": 0, "step": 1}
+    return tuple(
+        next(parts) if type_.shape[dim] else t.emit("slice", [value], (type_,), none, alias=0) for type_ in call.types
+    )
 
 
 def unbound(t: Emitter, call: Call) -> Handle:

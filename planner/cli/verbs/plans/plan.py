@@ -27,6 +27,7 @@ from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.program.program import Program
 from meshwright.ir.program.text import program_text
+from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.relax import nothing_to_json, relax
 from meshwright.planner.answer.remedies import empty, inexpressible, is_empty, unwritten
 from meshwright.planner.answer.report import plan_of
@@ -62,15 +63,21 @@ def run(args: Namespace) -> int:
         args.progress.clear()
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
         return 0
-    with stop.watching():
-        solved = solve(ask, setting, request, stop, args.progress.told, args.objective)
-    if solved.best is None:
-        return nothing_found(solved, args)
+    question = Question(ask=ask, setting=setting, asked=request, objective=args.objective, top=args.top)
+    plan = question.known() if args.dump_after is None else None
+    if plan is None:
+        with stop.watching():
+            solved = solve(ask, setting, request, stop, args.progress.told, args.objective)
+        if solved.best is None:
+            return nothing_found(solved, args)
+        if args.dump_after is not None:
+            args.progress.clear()
+            sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
+            return 0
+        plan = plan_of(solved, args.top)
+        if args.time_limit is None and not stop.interrupted:
+            question.keep(plan)
     args.progress.clear()
-    if args.dump_after is not None:
-        sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
-        return 0
-    plan = plan_of(solved, args.top)
     written = write(plan, folder) if folder else None
     if args.json:
         sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")

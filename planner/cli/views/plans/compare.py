@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from meshwright.planner.answer.compare import Run, inside, rows
 from meshwright.planner.answer.measured.learned import Lesson
-from meshwright.planner.cli.views.plans.words import short
 from meshwright.planner.cli.views.tables import Page, Table, columns
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.plan.units import count, nbytes, percent, seconds
+from meshwright.planner.plan.words import short
 
 SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "step_time_s": ("step time", seconds),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from meshwright.cost_models.prediction import Prediction
 from meshwright.planner.answer.diff import Diff
 from meshwright.planner.cli.views.plans.parts import difference_table
-from meshwright.planner.cli.views.plans.words import in_words
 from meshwright.planner.cli.views.tables import Page, Table, number, text
 from meshwright.planner.plan.units import count, nbytes, percent, seconds
+from meshwright.planner.plan.words import in_words
 
 
 def show_diff(found: Diff) -> None:

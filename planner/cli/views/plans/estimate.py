@@ -9,9 +9,9 @@ from meshwright.cost_models.prediction import HELD, StagePrediction
 from meshwright.planner.answer.estimate import Estimate, StageWork
 from meshwright.planner.answer.estimates import Outcome
 from meshwright.planner.cli.views.plans.parts import share_table
-from meshwright.planner.cli.views.plans.words import worth
-from meshwright.planner.cli.views.tables import Page, Table, Way, columns, number, rows_alike, text
+from meshwright.planner.cli.views.tables import Page, Table, Way, columns, number, text
 from meshwright.planner.plan.units import count, decimal_bytes, nbytes, percent, seconds
+from meshwright.planner.plan.words import rows_alike, worth
 from meshwright.planner.question.annotated import LEFT
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.pins import NAMES, word

@@ -5,10 +5,10 @@ from __future__ import annotations
 from meshwright.planner.answer.explain import Verdict
 from meshwright.planner.cli.views.plans.parts import difference_table
 from meshwright.planner.cli.views.plans.plan import SHOWN
-from meshwright.planner.cli.views.plans.words import in_words, short, told
 from meshwright.planner.cli.views.tables import Page
 from meshwright.planner.plan.reload import Reloaded
 from meshwright.planner.plan.units import nbytes, seconds
+from meshwright.planner.plan.words import in_words, short, told
 
 
 def show_explained(again: Reloaded, asked: str, verdict: Verdict | None, detail: str = "page") -> None:

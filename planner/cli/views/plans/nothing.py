@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from meshwright.planner.answer.relax import Nothing
-from meshwright.planner.cli.views.plans.words import short
 from meshwright.planner.cli.views.tables import Page, Table, Way, number, text
 from meshwright.planner.plan.units import nbytes, seconds
+from meshwright.planner.plan.words import short
 
 
 def show_nothing(nothing: Nothing) -> None:

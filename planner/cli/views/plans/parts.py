@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from meshwright.cost_models.prediction import Held, Prediction
-from meshwright.planner.cli.views.plans.words import GOES_TO, more, share_name, short, told
-from meshwright.planner.cli.views.tables import Table, Way, number, ranged, text
+from meshwright.planner.cli.views.tables import Table, Way, number, text
 from meshwright.planner.plan.notes import EMISSION_REFUSES
 from meshwright.planner.plan.types import Plan, Rival
 from meshwright.planner.plan.units import nbytes, percent, seconds
+from meshwright.planner.plan.words import GOES_TO, more, ranged, share_name, short, told
 
 BAR = 30
 """Characters of the longest bar."""

@@ -21,7 +21,11 @@ from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.schedules import CUSTOM
 from meshwright.ir.sharding.shares import shares_of
 from meshwright.planner.cli.views.plans.parts import MOST_ROWS, in_a_row, rival_table, share_table, stage_table
-from meshwright.planner.cli.views.plans.words import (
+from meshwright.planner.cli.views.tables import Page
+from meshwright.planner.plan.notes import IDLE, OWN_MESHES, PASSED_OVER, UNSURE
+from meshwright.planner.plan.types import Plan, Rival
+from meshwright.planner.plan.units import count, nbytes, percent, seconds
+from meshwright.planner.plan.words import (
     amount,
     gap_text,
     in_words,
@@ -32,10 +36,6 @@ from meshwright.planner.cli.views.plans.words import (
     short,
     worth,
 )
-from meshwright.planner.cli.views.tables import Page
-from meshwright.planner.plan.notes import IDLE, OWN_MESHES, PASSED_OVER, UNSURE
-from meshwright.planner.plan.types import Plan, Rival
-from meshwright.planner.plan.units import count, nbytes, percent, seconds
 from meshwright.planner.question.pins import word
 
 ODD = IDLE, OWN_MESHES

@@ -82,18 +82,18 @@ class Torch(CommonDialect):
 
     def parameter(self, param: Param, state: State, path: str, parted: Sequence[str] = ()) -> str:
         """A parameter or buffer as it is read; along the axes in `parted`, ranks contribute parts of its gradient."""
-        text = self._local(param, state, path)
+        text = self._local(param, state, path, summed=self.tensor in (*state.grad_partial, *parted))
         for axis in parted:
             text = f"in_parts({text}, {axis})"
         return text
 
-    def _local(self, param: Param, state: State, path: str) -> str:
+    def _local(self, param: Param, state: State, path: str, *, summed: bool) -> str:
         text = path_of("self", path)
         if param.buffer and any(state.dims):
             return f"local({text})"
         if param.buffer or (self.tensor is None and not any(state.dims)):
             return text
-        text = f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"
+        text = f"{'local_of_sum' if summed else 'local'}({text})"
         apart = any(shard.axis != self.tensor for dim in state.dims for shard in dim)
         return f"{text}.to({self.computes})" if self.computes and apart else text
 

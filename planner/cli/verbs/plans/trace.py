@@ -1,0 +1,22 @@
+"""`plan trace PLAN -o FILE`: the predicted step of a saved plan as a trace, for Perfetto and chrome://tracing."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from meshwright.planner.cli.output import own_file, write_file
+from meshwright.planner.plan.file import load_plan
+from meshwright.planner.plan.reload import reload
+from meshwright.planner.report.facts.report import timeline
+from meshwright.planner.report.trace import GENERATOR, trace_text
+
+
+def run(args: Namespace) -> int:
+    """The verb."""
+    file = own_file(args.out, GENERATOR, force=args.force)
+    again = reload(load_plan(args.plan), args.model)
+    for said in again.changed:
+        print(f"warning: {said}; prices are made again", file=sys.stderr)  # noqa: T201
+    write_file(file, trace_text(timeline(again), again.plan.model.ref), as_json=args.json)
+    return 0
