@@ -18,7 +18,7 @@ from time import process_time
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.answer.solve import Solved, solve
 from meshwright.planner.cli.main import VERBS, build_parser, with_verb
-from meshwright.planner.cli.verbs.plans.plan import read_asked
+from meshwright.planner.question.ask import read_asked
 
 CONFIGS = Path(__file__).resolve().parent.parent / "examples" / "configs"
 

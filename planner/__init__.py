@@ -12,8 +12,9 @@
 | `plan` | a plan → `plan.json` and back, priced again, made small, called from Python |
 | `answer` | a question → an answered search; a plan → why it is the one; what would help where none fits |
 | `report` | a plan → a page and a trace of what it does with its devices |
-| `check` | a plan → what running it here takes, and what one rank alone does |
+| `api` | the Python API: the questions of the command line, in Python |
 | `cli` | the command line: verbs, and how answers are shown |
 
-Rooms import those above them in this table, and `cli` all of them: a contract of import-linter in pyproject.toml.
+Rooms import those above them in this table, and `api` and `cli` all of them: a contract of import-linter in
+pyproject.toml.
 """

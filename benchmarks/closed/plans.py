@@ -20,8 +20,7 @@ from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.answer.solve import solve, space_of
 from meshwright.planner.cli.main import VERBS, build_parser, with_verb
-from meshwright.planner.cli.verbs.plans.plan import read_asked
-from meshwright.planner.question.ask import Ask
+from meshwright.planner.question.ask import Ask, read_asked
 from meshwright.planner.question.constraints import Constraints
 from meshwright.planner.question.pins import Config
 from meshwright.planner.question.pricing import Setting

@@ -39,6 +39,14 @@ class BlockUnsolvable(SearchError):
     exit_code = 3
 
 
+class NoPlanFits(SearchError):
+    """A question in Python to which there is no plan that fits memory; the command line shows instead what would
+    help, which the cause tells in short."""
+
+    code = "MW7011"
+    exit_code = 3
+
+
 class PlanUnreadable(SearchError):
     """A plan file that is missing, or cannot be read."""
 

@@ -34,6 +34,8 @@ from typing import Any
 from meshwright.ir.errors import DependencyMissing, FactoryMissing, HookUnusable, ModelFileMissing, nearest
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed, guarded, printed
 
+EXECUTED = "meshwright_model_"
+"""How the names of files begin that were executed."""
 EXTRAS = dict.fromkeys(("jax", "jaxlib", "flax", "equinox", "optax", "haiku"), "jax")
 """Packages that a file may import, and the extra of ours that brings each."""
 
@@ -115,7 +117,7 @@ def _execute(path: Path) -> ModuleType:
     """Import a file under a name of its own; say so, since importing runs it."""
     sys.stderr.write(f"loading {path}: this executes the file\n")
     _find_neighbours(str(path.resolve().parent))
-    spec = importlib.util.spec_from_file_location(f"meshwright_model_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{EXECUTED}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ModelFileMissing(place=str(path), cause="not a Python file", fix="give a file that ends in .py")
     module = importlib.util.module_from_spec(spec)

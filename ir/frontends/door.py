@@ -7,7 +7,7 @@ model is of; nothing else knows how many there are.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,6 +150,13 @@ def load_model(
         cause=f"{path.name} is no model",
         fix="give file.py:factory, a Hugging Face directory or config.json, or a .toml",
     )
+
+
+def load_made(make: Callable[[], Any], place: str, hooks: Mapping[str, Any]) -> Source:
+    """The model of a factory that is at hand, with the hooks that are given or stand beside it."""
+    factory = Factory(make, {**getattr(make, "__globals__", {}), **hooks}, place, make.__name__)
+    with blamed(place):
+        return next(found for one in _front_ends() if (found := one.from_factory(factory, TIME_LIMIT_S)))
 
 
 def load_object(model: Any, **hooks: Any) -> Source:

@@ -26,6 +26,7 @@ from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.program.program import Action, Program
 from meshwright.ir.program.text import program_text
 from meshwright.ir.target.workload import Workload
+from meshwright.planner.plan.units import nbytes, seconds
 from meshwright.planner.question.annotated import LEFT
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.pins import Config
@@ -42,9 +43,9 @@ class StageWork:
     in_flight: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Estimate:
-    """The output of `plan estimate` for one configuration."""
+    """The output of `plan estimate` for one configuration. As text it is one line."""
 
     ask: Ask
     workload: Workload
@@ -59,6 +60,11 @@ class Estimate:
     def short(self) -> tuple[tuple[int, float], ...]:
         """Stages that do not fit, with the bytes that they lack."""
         return tuple((one.stage, one.memory.lacks_bytes) for one in self.prediction.stages if not one.memory.fits)
+
+    def __repr__(self) -> str:
+        fits = "fits" if self.prediction.fits else "does not fit"
+        peak = nbytes(self.prediction.peak_memory_bytes)
+        return f"Estimate({self.config}; {seconds(self.prediction.step_time_s)}; peak memory {peak}, {fits})"
 
     @property
     def weakest(self) -> Kind:

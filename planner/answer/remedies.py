@@ -12,7 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from meshwright.ir.errors import CapabilityError, MeshwrightError, NothingEmitted, SpaceEmpty
+from meshwright.ir.errors import (
+    CapabilityError,
+    MeshwrightError,
+    ModulePinUnmet,
+    NoPlanInTime,
+    NothingEmitted,
+    SpaceEmpty,
+)
 from meshwright.ir.names.stages import too_many_stages
 from meshwright.ir.target.capabilities import ANY
 from meshwright.planner.answer.relax import tried
@@ -21,6 +28,31 @@ from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.pins import word
 from meshwright.planner.search.emittable import Passed, by_code
 from meshwright.planner.space.declared import Space
+
+
+def refused(solved: Solved, time_limit: float | None) -> MeshwrightError | None:
+    """The error of a search without an answer; None where plans can be had, and none of them fits."""
+    if not solved.complete:
+        ended = "it was interrupted" if solved.stop.interrupted else f"--time-limit {time_limit:g} ended it"
+        return NoPlanInTime(
+            place="plan, the search",
+            cause=f"no plan that fits was found before {ended}{_passed_over(solved)}",
+            fix="give it more time, or pin more of the plan",
+        )
+    if not solved.search.found and is_empty(solved.search.space):
+        return empty(solved)
+    if (nothing_emitted := unwritten(solved)) is not None:
+        return nothing_emitted
+    refusal = solved.search.refusal
+    if refusal is not None and not solved.search.priced_any and not isinstance(refusal, ModulePinUnmet):
+        return inexpressible(solved, refusal)
+    return None
+
+
+def _passed_over(solved: Solved) -> str:
+    """Plans that fit and are not emitted, in words."""
+    passed = solved.search.emission.passed if solved.search.emission else []
+    return f"; {len(passed)} that fit was passed over ({', '.join(by_code(passed))})" if passed else ""
 
 
 def unwritten(solved: Solved) -> MeshwrightError | None:

@@ -16,7 +16,14 @@ from typing import Any
 
 from meshwright.cost_models.measured.file import measured_of, measured_to_json
 from meshwright.ir.decisions.json import check_version, decisions_of, decisions_to_json
-from meshwright.ir.errors import MeshwrightError, PlanBroken, PlanNotJson, PlanOfAnotherRelease, PlanVersion
+from meshwright.ir.errors import (
+    MeshwrightError,
+    PlanBroken,
+    PlanNotJson,
+    PlanOfAnotherRelease,
+    PlanUnwritable,
+    PlanVersion,
+)
 from meshwright.ir.files.documents import Fault, differences, shown
 from meshwright.ir.files.schema import at_
 from meshwright.ir.target.workload import Workload, stack_named
@@ -145,6 +152,18 @@ def point_to_json(one: Point) -> dict[str, Any]:
 def plan_text(plan: Plan) -> str:
     """The bytes of `plan.json`."""
     return json.dumps(plan_to_json(plan), indent=1, ensure_ascii=False) + "\n"
+
+
+def save_plan(plan: Plan, folder: str | Path) -> Path:
+    """Write the `plan.json` of a folder, which is made if it is missing."""
+    file = Path(folder) / FILE
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(plan_text(plan), encoding="utf-8")
+    except OSError as error:
+        cause = (error.strerror or "it cannot be written").lower()
+        raise PlanUnwritable(place=f"--out {file}", cause=cause, fix="name a directory to write to") from None
+    return file
 
 
 # Reading -------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from meshwright import __version__
@@ -28,6 +29,7 @@ from meshwright.ir.errors import PlanOfAnotherModel
 from meshwright.ir.graph.digest import digest
 from meshwright.ir.graph.fold import Fold, shortened
 from meshwright.ir.target.workload import Workload
+from meshwright.planner.plan.units import nbytes, percent, seconds
 from meshwright.planner.question.module_pins import ModulePin
 from meshwright.planner.question.pins import Config
 
@@ -180,9 +182,9 @@ class Bounds:
         return self.lower > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Plan:
-    """A plan with its report."""
+    """A plan with its report. As text it is one line; in a notebook a small table."""
 
     decisions: Decisions
     config: Config
@@ -202,6 +204,32 @@ class Plan:
     frontier: tuple[Point, ...] = ()
     """Of the configurations that were priced, those that none of the others undercuts in both time and memory, the
     fastest first."""
+
+    def facts(self) -> dict[str, str]:
+        """What it is, and what it costs, in words by name."""
+        predicted = self.prediction
+        held = max((stage.memory for stage in predicted.stages), key=lambda memory: memory.peak_bytes)
+        low, high = seconds(predicted.step_time_low_s), seconds(predicted.step_time_high_s)
+        return {
+            "plan": str(self.config),
+            "model": self.model.ref,
+            "cluster": f"{self.machines.ref}: {self.machines.ranks:,} ranks",
+            "step time": f"{seconds(predicted.step_time_s)} ({low} to {high})",
+            "peak memory": f"{nbytes(held.peak_bytes)} of {nbytes(held.capacity_bytes)}",
+            "gap": percent(max(0.0, self.bounds.gap)) if self.bounds.proved else "unknown",
+        }
+
+    def __repr__(self) -> str:
+        facts = self.facts()
+        return f"Plan({facts['plan']} on {facts['cluster']}; {facts['step time']}; {facts['peak memory']})"
+
+    def _repr_html_(self) -> str:
+        left = "style='text-align:left'"
+        rows = (
+            f"<tr><th scope='row' {left}>{name}</th><td {left}>{escape(said)}</td></tr>"
+            for name, said in self.facts().items()
+        )
+        return f"<table>{''.join(rows)}</table>"
 
 
 def blocks_of(decisions: Decisions, fold: Fold) -> tuple[tuple[tuple[str, int], ...], ...]:

@@ -18,13 +18,15 @@ from meshwright.cost_models.measured.file import load_measured
 from meshwright.cost_models.profile import Profile, calibrated, published
 from meshwright.ir.errors import PinRepeated, WorkloadImpossible, WorkloadMissing
 from meshwright.ir.files.store import Store, usual
-from meshwright.ir.frontends.door import read_again
+from meshwright.ir.frontends.door import Source, read_again
 from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.capabilities import ANY, Capabilities
 from meshwright.ir.target.workload import STACK_OF_STYLE, Workload, stack_named, traced_in
 from meshwright.planner.question import pricing
-from meshwright.planner.question.constraints import Constraints
-from meshwright.planner.question.module_pins import ModulePin, apart
+from meshwright.planner.question.constraints import Asked, Constraints
+from meshwright.planner.question.constraints import asked as constrained
+from meshwright.planner.question.module_pins import OPTIONS, ModulePin, apart
+from meshwright.planner.question.objective import check_objective
 from meshwright.planner.question.pins import Pins, parse
 from meshwright.planner.question.pricing import Folds, Setting, target_of
 
@@ -59,12 +61,15 @@ class Ask:
     """The mesh that the model's own shardings are of, where these are priced."""
     store: Store | None = None
     """What earlier runs kept."""
+    given: Source | None = None
+    """The model where it exists already."""
 
     def loaded(self) -> tuple[Ask, Setting]:
         """Load the model, which is captured once a batch is asked for; with what its framework decides."""
         traced = traced_in(self.workload.precision)
         mesh = tuple((axis.name, axis.size) for axis in self.annotated.axes) if self.annotated else ()
-        source = read_again(self.model, dtype=traced, mesh=mesh, store=self.store)
+        source = self.given.in_dtype(traced) if self.given is not None else None
+        source = source or read_again(self.model, dtype=traced, mesh=mesh, store=self.store)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         ask = self._of(source.framework)
         setting = Setting(
@@ -109,13 +114,14 @@ def asked(args: Namespace) -> Ask:
                 place=f"--micro-batch {args.micro_batch}", cause=f"--fix says mbs={said}", fix="give one of them"
             )
         pins = Pins(mbs=args.micro_batch).over(pins)
-    target, cluster = target_of(args.target or ASSUMED), read_cluster(args.cluster)
+    target = target_of(args.target or ASSUMED)
+    cluster = args.cluster if isinstance(args.cluster, Cluster) else read_cluster(args.cluster)
     precision, notes = precision_of(args.dtype, cluster)
     profile = profile_of(args.profile, cluster)
     profile.check_of(cluster)
     return Ask(
         model=args.model,
-        cluster_reference=args.cluster,
+        cluster_reference=args.cluster if isinstance(args.cluster, str) else IN_PYTHON,
         cluster=cluster,
         workload=_workload(args, precision, target),
         global_batch=args.global_batch,
@@ -134,6 +140,18 @@ def asked(args: Namespace) -> Ask:
     )
 
 
+def read_asked(args: Namespace) -> tuple[Ask, Asked]:
+    """Read the arguments of a question for a plan; what contradicts itself is refused before the model is touched."""
+    if args.global_batch is None:
+        raise missing("--global-batch", "256", "the sequences of one optimizer step", "plan")
+    plain, modules = apart({option: getattr(args, option) for option in OPTIONS})
+    ask = asked(Namespace(**vars(args) | plain))
+    given = parse(plain["fix"])
+    request = constrained(given.over(Pins(mbs=args.micro_batch)), plain["allow"], plain["forbid"])
+    check_objective(args.objective, ask.cluster)
+    return ask, replace(request, pins=request.pins.over(ask.pins), operators=args.operators, modules=modules)
+
+
 def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, ...]]:
     """The precision as asked for, whatever the devices can; else the first usual one that all of them have a peak for,
     and what is to be said of it."""
@@ -145,6 +163,8 @@ def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, .
     return usual, (f"precision {usual} instead of {USUAL[0]}, which {without} has no matrix peak for",)
 
 
+IN_PYTHON = "Python"
+"""What a cluster is called that has no name on the command line."""
 SHIPPED = "published"
 """What --profile says for the shipped prices."""
 

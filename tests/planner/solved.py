@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from meshwright.planner.cli.main import VERBS, build_parser, with_verb
-from meshwright.planner.cli.verbs.plans.plan import read_asked
-from meshwright.planner.question.ask import Ask
+from meshwright.planner.question.ask import Ask, read_asked
 from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.pricing import Setting
 

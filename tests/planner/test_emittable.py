@@ -27,9 +27,9 @@ from meshwright.planner.answer import remedies
 from meshwright.planner.answer.report import plan_of
 from meshwright.planner.answer.solve import Stop, solve, space_of
 from meshwright.planner.cli.main import main
-from meshwright.planner.cli.verbs.plans.plan import nothing_found, read_asked
+from meshwright.planner.cli.verbs.plans.plan import nothing_found
 from meshwright.planner.question import pricing
-from meshwright.planner.question.ask import Ask
+from meshwright.planner.question.ask import Ask, read_asked
 from meshwright.planner.question.pins import Config, word
 from meshwright.planner.question.pricing import Folds, Setting
 from meshwright.planner.search import emittable as module

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import EmissionPrinted, MeshwrightError
-from meshwright.planner.cli.verbs.plans.plan import read_asked
 from meshwright.planner.question import pricing
-from meshwright.planner.question.ask import Ask
+from meshwright.planner.question.ask import Ask, read_asked
 from meshwright.planner.question.pricing import LEAST_BATCH, Folds, Setting
 from meshwright.planner.search.emittable import NOWHERE, Emission, subject_of
 from tests.planner import handmade

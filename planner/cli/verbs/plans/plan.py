@@ -14,13 +14,10 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 
 from meshwright.ir.decisions.text import decisions_text
 from meshwright.ir.errors import (
-    ModulePinUnmet,
-    NoPlanInTime,
     UnknownStep,
 )
 from meshwright.ir.graph.fold import unfold
@@ -29,21 +26,16 @@ from meshwright.ir.program.program import Program
 from meshwright.ir.program.text import program_text
 from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.relax import nothing_to_json, relax
-from meshwright.planner.answer.remedies import empty, inexpressible, is_empty, unwritten
+from meshwright.planner.answer.remedies import refused
 from meshwright.planner.answer.report import plan_of
 from meshwright.planner.answer.solve import Solved, Stop, solve, space_of
 from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERRUPTED, NOTHING_FITS
-from meshwright.planner.cli.output import check_plan, folder_of, made, unwritable
-from meshwright.planner.plan.file import FILE, plan_text, plan_to_json
-from meshwright.planner.plan.types import Plan
-from meshwright.planner.question.ask import Ask, missing
-from meshwright.planner.question.ask import asked as asked_of_estimate
-from meshwright.planner.question.constraints import Asked, asked
-from meshwright.planner.question.module_pins import OPTIONS, apart
-from meshwright.planner.question.objective import check_objective
-from meshwright.planner.question.pins import Pins, parse, word
+from meshwright.planner.cli.output import check_plan, folder_of, made
+from meshwright.planner.plan.file import FILE, plan_to_json, save_plan
+from meshwright.planner.question.ask import Ask, read_asked
+from meshwright.planner.question.constraints import Asked
+from meshwright.planner.question.pins import word
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting
-from meshwright.planner.search.emittable import by_code
 from meshwright.planner.search.search import Found, Search
 from meshwright.planner.space.declared import Space
 
@@ -78,7 +70,7 @@ def run(args: Namespace) -> int:
         if args.time_limit is None and not stop.interrupted:
             question.keep(plan)
     args.progress.clear()
-    written = write(plan, folder) if folder else None
+    written = save_plan(plan, folder) if folder else None
     if args.json:
         sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
     else:
@@ -91,44 +83,10 @@ def run(args: Namespace) -> int:
     return GAP_TOO_WIDE if too_wide else 0
 
 
-def read_asked(args: Namespace) -> tuple[Ask, Asked]:
-    """Read the arguments; what contradicts itself is refused before the model is touched."""
-    if args.global_batch is None:
-        raise missing("--global-batch", "256", "the sequences of one optimizer step", "plan")
-    plain, modules = apart({option: getattr(args, option) for option in OPTIONS})
-    ask = asked_of_estimate(Namespace(**vars(args) | plain))
-    given = parse(plain["fix"])
-    request = asked(given.over(Pins(mbs=args.micro_batch)), plain["allow"], plain["forbid"])
-    check_objective(args.objective, ask.cluster)
-    return ask, replace(request, pins=request.pins.over(ask.pins), operators=args.operators, modules=modules)
-
-
-def write(plan: Plan, folder: Path) -> Path:
-    """Write `plan.json` into a folder."""
-    file = folder / FILE
-    try:
-        file.write_text(plan_text(plan), encoding="utf-8")
-    except OSError as error:
-        raise unwritable(file, error) from None
-    return file
-
-
 def nothing_found(solved: Solved, args: Namespace) -> int:
     """Print why there is no plan and what would help; returns the exit code."""
-    if not solved.complete:
-        ended = "it was interrupted" if solved.stop.interrupted else f"--time-limit {args.time_limit:g} ended it"
-        raise NoPlanInTime(
-            place="plan, the search",
-            cause=f"no plan that fits was found before {ended}{_passed_over(solved)}",
-            fix="give it more time, or pin more of the plan",
-        )
-    if not solved.search.found and is_empty(solved.search.space):
-        raise empty(solved)
-    if (nothing_emitted := unwritten(solved)) is not None:
-        raise nothing_emitted
-    refusal = solved.search.refusal
-    if refusal is not None and not solved.search.priced_any and not isinstance(refusal, ModulePinUnmet):
-        raise inexpressible(solved, refusal)
+    if (error := refused(solved, args.time_limit)) is not None:
+        raise error
     args.progress.phase("nothing fits: trying what would help")
     nothing = relax(solved)
     args.progress.clear()
@@ -139,12 +97,6 @@ def nothing_found(solved: Solved, args: Namespace) -> int:
 
         show_nothing(nothing)
     return NOTHING_FITS
-
-
-def _passed_over(solved: Solved) -> str:
-    """Plans that fit and are not emitted, in words."""
-    passed = solved.search.emission.passed if solved.search.emission else []
-    return f"; {len(passed)} that fit was passed over ({', '.join(by_code(passed))})" if passed else ""
 
 
 # Artefacts on the way ------------------------------------------------------------------------------------------------
