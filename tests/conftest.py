@@ -3,7 +3,8 @@
 HYPOTHESIS_PROFILE=long searches; the default replays the same bounded examples everywhere. torch has one thread: the
 tensors are tiny, and threads that wait for each other cost ten times what they save on a busy machine. XLA takes its
 quickest way to code, here and in the processes that tests start: what it compiles is run once. What was measured of
-this machine prices nothing here, and nothing is kept from one run to the next.
+this machine prices nothing here, nothing is kept from one run to the next, and nothing is as wide as the terminal that
+tests are started from.
 """
 
 import os
@@ -14,6 +15,7 @@ from hypothesis import settings
 
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 os.environ["MESHWRIGHT_PROFILES"] = f"{os.devnull}/profiles"
+os.environ.pop("COLUMNS", None)
 os.environ["MESHWRIGHT_CACHE"] = "off"
 torch.set_num_threads(1)
 

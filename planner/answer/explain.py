@@ -10,7 +10,7 @@ refuse, or by how much the nearest one does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from meshwright.planner.plan.types import Rival
 from meshwright.planner.plan.units import nbytes, percent, seconds
 from meshwright.planner.question.module_pins import ModulePin
 from meshwright.planner.question.pins import Pins, fill, word
-from meshwright.planner.search.search import Found, Search
+from meshwright.planner.search.phases import Told, untold
+from meshwright.planner.search.search import Found
 
 SAME = 1e-9
 """Relative difference of step times below which plans are as fast."""
@@ -45,7 +46,7 @@ def why_not(
     again: Reloaded,
     pins: Pins,
     stop: Stop | None = None,
-    told: Callable[[Search], None] | None = None,
+    told: Told = untold,
     modules: tuple[ModulePin, ...] = (),
 ) -> Verdict:
     """Search the plans that have these pins, and compare the best with the plan."""

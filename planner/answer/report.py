@@ -32,6 +32,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.sharding.shares import shares_of, weights_of
 from meshwright.planner.answer.solve import Solved
+from meshwright.planner.plan.notes import EMISSION_REFUSES, IDLE, OWN_MESHES, PASSED_OVER, UNSURE
 from meshwright.planner.plan.types import Binding, Bounds, Machines, Model, Plan, Point, Provenance, Rival, blocks_of
 from meshwright.planner.plan.units import nbytes, percent, seconds
 from meshwright.planner.question.pins import Config
@@ -107,7 +108,7 @@ def rival(name: str, found: Found, best: Found, objective: str = "time", unwritt
     else:
         lost = words or "hardly slower"
     if unwritten:
-        lost = f"{lost}; plan emit refuses it ({unwritten})"
+        lost = f"{lost}; {EMISSION_REFUSES} ({unwritten})"
     return Rival(
         name=name,
         config=found.config,
@@ -170,7 +171,7 @@ def _unwritten(solved: Solved, best: Found) -> Iterator[str]:
     for code, several in by_code(better).items():
         first, more = several[0], f", and of {len(several) - 1} more" * (len(several) > 1)
         yield (
-            f"passed over, for no code is written for it: {first.config}, {seconds(first.prediction.step_time_s)} a "
+            f"{PASSED_OVER}: {first.config}, {seconds(first.prediction.step_time_s)} a "
             f"step ({code}: {first.refusal.place}, {first.refusal.cause}){more}"
         )
 
@@ -178,7 +179,7 @@ def _unwritten(solved: Solved, best: Found) -> Iterator[str]:
 def _idle(solved: Solved) -> Iterator[str]:
     used, whole = solved.ask.cluster.hosts, solved.hosts or solved.ask.cluster.hosts
     if used < whole:
-        yield f"{whole - used:,} of {whole:,} hosts stay idle: the plan is for the other {used:,}"
+        yield f"{whole - used:,} of {whole:,} hosts {IDLE}: the plan is for the other {used:,}"
 
 
 def _refinements(solved: Solved) -> Iterator[str]:
@@ -187,12 +188,12 @@ def _refinements(solved: Solved) -> Iterator[str]:
     if refined is None:
         return
     even = solved.search.best
-    pinned = " that has the pins of modules" if solved.asked.modules else ""
+    pinned = " that have the pins of modules" if solved.asked.modules else ""
     faster = percent(1 - refined.prediction.step_time_s / even.step_s) if even else ""
-    gained = f", {faster} faster than the best of it{pinned}" if even else ""
-    yield f"the plan was refined beyond the declared space{gained}"
+    gained = f", {faster} faster than the best of them{pinned}" if even else ""
+    yield f"the plan was refined beyond named degrees{gained}"
     if refined.config is None:
-        yield "its stages have meshes of their own; the configuration shown is the one that it was made of"
+        yield OWN_MESHES
     elif refined.config.stage_blocks and not solved.asked.constraints.only.keys() & {"split", "stage_blocks"}:
         yield f"layers of the stages, shared out by what they take: {'+'.join(map(str, refined.counts))}"
     if shares := shares_of(refined.decisions):
@@ -214,7 +215,7 @@ def _refinements(solved: Solved) -> Iterator[str]:
             f"{seconds(made.least_s)}"
         )
     if refined.idle:
-        yield f"{len(refined.idle)} ranks stay idle: {', '.join(map(str, refined.idle))}"
+        yield f"{len(refined.idle)} ranks {IDLE}: {', '.join(map(str, refined.idle))}"
 
 
 def _bounds(solved: Solved, best: Found) -> Bounds:
@@ -263,10 +264,7 @@ def _unsure(solved: Solved, best: Found) -> Iterator[str]:
     usual = [(found.step_s, name) for name, found in solved.search.baselines.items() if found.fits]
     step_s, name = min(usual, default=(0.0, ""))
     if best.step_s < step_s <= best.prediction.step_time_high_s and step_s > (1 + TOLD) * best.step_s:
-        yield (
-            f"{name} takes {step_s / best.step_s - 1:.0%} longer by this count, which is inside the interval of the "
-            "step time: measure both"
-        )
+        yield f"{name} takes {step_s / best.step_s - 1:.0%} longer by this count, which is {UNSURE}"
 
 
 def _code(solved: Solved, found: Found) -> str:

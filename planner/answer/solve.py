@@ -45,6 +45,7 @@ from meshwright.planner.refine.fitted import HETEROGENEOUS_PRICED
 from meshwright.planner.refine.order import widened
 from meshwright.planner.search.emittable import Emission
 from meshwright.planner.search.least_memory import LeastMemory
+from meshwright.planner.search.phases import PRICING, REFINING, SEARCHING, TRACING, Told, untold
 from meshwright.planner.search.pinned import PinnedSearch
 from meshwright.planner.search.search import MOST_PRICED, Found, Search
 from meshwright.planner.space.baselines import baselines
@@ -194,16 +195,18 @@ def solve(
     setting: Setting,
     asked: Asked,
     stop: Stop | None = None,
-    told: Callable[[Search], None] | None = None,
+    told: Told = untold,
     objective: str = "time",
     *,
     any_fits: bool = False,
 ) -> Solved:
-    """Search and refine; `told` is called after every piece of work. `any_fits`: the first plan that fits will do."""
+    """Search and refine; `told` hears of every phase and every piece of work. `any_fits`: the first plan that fits will
+    do."""
     stop = stop or Stop()
     if asked.constraints.made_only:
         _check_made(objective, setting)
     setting = replace(setting, modules=asked.modules, constraints=asked.constraints)
+    told(TRACING)
     with stop.loading():
         first = setting.folds.first(LEAST_BATCH)
     resolved(asked.modules, first.fold)
@@ -212,8 +215,10 @@ def solve(
     search = _search(ask, setting, asked, LeastMemory if objective == "memory" else _by_time(setting))
     complete = _run(search, asked, stop, told, any_fits=any_fits)
 
+    refining = _refining(search, stop, told)
+
     def enough() -> bool:
-        return stop() or (any_fits and search.best is not None)
+        return refining() or (any_fits and search.best is not None)
 
     if objective == "time" and not enough():
         widened(search, enough)
@@ -222,7 +227,7 @@ def solve(
             ask=ask, asked=asked, setting=setting, search=search, complete=False, objective=objective, stop=stop
         )
     refines = objective == "time" and not search.hopeless
-    better, notes = finished(search, asked, stop, any_fits=any_fits) if refines else (None, ())
+    better, notes = finished(search, asked, refining, any_fits=any_fits) if refines else (None, ())
     lower = search.lower_bytes if isinstance(search, LeastMemory) else search.lower_s
     solved = Solved(
         ask=ask,
@@ -257,7 +262,17 @@ def _check_made(objective: str, setting: Setting) -> None:
         )
 
 
-def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> Solved:
+def _refining(search: Search, stop: Stop, told: Told) -> Callable[[], bool]:
+    """The same condition to stop, for what refines: whenever it asks, that is told."""
+
+    def asks() -> bool:
+        told(REFINING, search)
+        return stop()
+
+    return asks
+
+
+def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Told) -> Solved:
     """Search on ever fewer hosts, and refine the answer: on the same hosts, faster is cheaper. The bound is the least
     over all numbers of hosts; one that was not searched proves nothing."""
     answer: Solved | None = None
@@ -277,14 +292,15 @@ def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callab
             lower = 0.0
             break
     assert answer is not None
-    if not stop():
-        widened(answer.search, stop)
-    better, notes = finished(answer.search, asked, stop)
+    refining = _refining(answer.search, stop, told)
+    if not refining():
+        widened(answer.search, refining)
+    better, notes = finished(answer.search, asked, refining)
     answer = replace(answer, refined=better, notes=notes)
     return replace(answer, hosts=ask.cluster.hosts, complete=complete, lower=lower if answer.best else 0.0)
 
 
-def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
+def _one_pool(solved: Solved, told: Told) -> Solved:
     """The answer, or the plan of one pool alone if that is faster: other pools may only be waited for. The bound then
     holds for each of them."""
     whole, lower, complete = solved.ask.cluster, solved.lower, solved.complete
@@ -298,7 +314,7 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
         lower = min(lower, search.lower_s)
         if search.best is not None:
             search.baselines |= usual  # a person would use the whole cluster, where that can be
-            better, notes = finished(search, solved.asked, solved.stop)
+            better, notes = finished(search, solved.asked, _refining(search, solved.stop, told))
             search.operators_s = solved.search.operators_s  # of all ranks, of which these are some
             search.more_axes_s = solved.search.more_axes_s
             solved = replace(
@@ -344,14 +360,11 @@ def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Sea
     return search
 
 
-def _run(
-    search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None, *, any_fits: bool = False
-) -> bool:
+def _run(search: Search, asked: Asked, stop: Stop, told: Told, *, any_fits: bool = False) -> bool:
     """Run a search until it ends by itself (true), or is told to. `any_fits`: what nothing can fit is not priced."""
     known = baselines(search.space) if not any_fits or search.may_fit() else ()
     for _ in search.run(known, _first(search.setting, asked, search.space)):
-        if told:
-            told(search)
+        told(SEARCHING if search.expanded else PRICING, search)
         if stop() or (any_fits and search.best):
             if search.expanded:
                 search.settle()

@@ -6,7 +6,7 @@ model, cluster, workload, what is asked for -> Ask, Asked -> solve -> Plan
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any
@@ -25,7 +25,7 @@ from meshwright.planner.plan.types import Plan
 from meshwright.planner.plan.units import nbytes
 from meshwright.planner.question.ask import asked, read_asked
 from meshwright.planner.question.pins import fill, word
-from meshwright.planner.search.search import Search
+from meshwright.planner.search.phases import Told, untold
 
 Wish = str | Iterable[str] | Mapping[str, Any] | None
 """Pins or constraints: as --fix, --allow and --forbid take them, several of these, or values by name."""
@@ -55,15 +55,15 @@ def plan(
     top: int = ALTERNATIVES,
     seed: int = 0,
     cache: bool = True,
-    told: Callable[[Search], None] | None = None,
+    told: Told = untold,
     **hooks: Any,
 ) -> Plan:
     """Find the fastest plan that fits, as `plan MODEL` does.
 
     `model` is a reference as on the command line, a function that makes a model, or an existing module, whose
     `example_inputs`, `loss`, `dims` and `optimizer` may be given as keywords; `cluster` a description as on the command
-    line, or a `Cluster`. `told` is called with the search after every piece of work. Raises `NoPlanFits` where nothing
-    fits, and other errors of ours where the question cannot be asked.
+    line, or a `Cluster`. `told` is called with every phase, and with the search after every piece of work. Raises
+    `NoPlanFits` where nothing fits, and other errors of ours where the question cannot be asked.
     """
     given: dict[str, Any] = {
         "micro_batch": micro_batch, "dtype": dtype, "optimizer": optimizer, "stack": stack, "style": style,

@@ -11,9 +11,9 @@
 | `output` | what is there already where a command writes |
 | `questions/` | questions in files, which --config reads |
 | `parser` | argparse, whose refusals say what was meant |
-| `progress` | the line of a search on a terminal |
+| `progress` | the line on a terminal that says how a command goes on |
 | `verbs/` | one module for each verb: reads its arguments, asks the rooms above, shows the answer |
-| `views/` | answers as a person reads them |
+| `views/` | answers as a person reads them; `views/tables.py` makes them fit |
 
 Arguments, verbs and views are in like groups: of plans, of a model's code, of machines, for reference.
 """

@@ -17,7 +17,8 @@ import os
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -29,6 +30,7 @@ from meshwright.planner.cli.declared import loosened
 from meshwright.planner.cli.exits import INTERRUPTED, READER_GONE
 from meshwright.planner.cli.parser import Parser
 
+LOADING = "loading the model"
 DEFAULT_VERB = "plan"
 """The verb of a command line that begins with a model, or with --config."""
 CONFIG = "--config"
@@ -36,12 +38,16 @@ CONFIG = "--config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One subcommand. ``module`` must define ``run(args) -> int``, the exit code."""
+    """One subcommand. ``module`` must define ``run(args) -> int``, the exit code.
+
+    - `begins` is what it is doing until it says otherwise (`args.progress`), if it may take long.
+    """
 
     name: str
     help: str
     arguments: Callable[[ArgumentParser], None]
     module: str
+    begins: str = ""
 
 
 VERBS = (
@@ -50,18 +56,21 @@ VERBS = (
         help="find the fastest plan that fits, prove how good it is, and say why; `plan MODEL …` means this verb",
         arguments=plans.plan,
         module="meshwright.planner.cli.verbs.plans.plan",
+        begins=LOADING,
     ),
     Verb(
         name="explain",
         help="explain a saved plan; with --why-not, what another one would cost, and why",
         arguments=plans.explain,
         module="meshwright.planner.cli.verbs.plans.explain",
+        begins=LOADING,
     ),
     Verb(
         name="diff",
         help="what two plans decide otherwise, and what that costs, share by share",
         arguments=plans.diff,
         module="meshwright.planner.cli.verbs.plans.diff",
+        begins=LOADING,
     ),
     Verb(
         name="report",
@@ -116,6 +125,7 @@ VERBS = (
         help="price a configuration on a cluster: step time, memory, where the time goes; or many, ranked",
         arguments=plans.estimate,
         module="meshwright.planner.cli.verbs.plans.estimate",
+        begins=LOADING,
     ),
     Verb(
         name="calibrate",
@@ -192,7 +202,8 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
     try:
         if completed:
             args = _completed(args, verbs)
-        exit_code: int = import_module(args.module).run(args)
+        with _progress(args, verbs):
+            exit_code: int = import_module(args.module).run(args)
         sys.stdout.flush()
     except MeshwrightError as error:
         return _refuse(error, args)
@@ -207,6 +218,20 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
             traceback.print_exc()
         return _refuse(_internal(error, args), args)
     return exit_code
+
+
+@contextmanager
+def _progress(args: Namespace, verbs: Sequence[Verb]) -> Iterator[None]:
+    """Say how a verb goes on that takes a while; others do not pay for that."""
+    begins = next(verb.begins for verb in verbs if verb.name == args.verb)
+    if not begins:
+        yield
+        return
+    from meshwright.planner.cli.progress import Progress
+
+    with Progress(sys.stderr) as args.progress:
+        args.progress.phase(begins)
+        yield
 
 
 def _completes(words: Sequence[str]) -> bool:

@@ -9,5 +9,6 @@
 | `twin` | the plan of a small model of the same structure, on a few processes |
 | `parallelize` | `meshwright.parallelize`: a plan's part of a model on this rank |
 | `needs` | the memory and time that a verification takes, held against what there is |
+| `notes` | what tells notes of a plan apart |
 | `words`, `units` | a plan in words; numbers as people read them |
 """

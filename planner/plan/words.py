@@ -1,11 +1,13 @@
-"""A plan in words: its degrees, what is proved of it, and what its numbers are worth."""
+"""Words for a plan: its configuration, what is proved of it, what numbers are worth, what a step's time goes to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from meshwright.cost_models.hardware.quantity import Kind
+from meshwright.cost_models.prediction import SHARES
 from meshwright.ir.decisions.offload import Offload
 from meshwright.ir.names import CONTEXTS
 from meshwright.ir.schedules import CUSTOM
@@ -20,6 +22,43 @@ WAITING = {
 }
 RECOMPUTED = {"none": "nothing", "full": "every block", "selective": "the core of attention",
               "selective_op": "all but attention and every other product"}  # fmt: skip
+
+
+def gap_text(plan: Plan) -> str:
+    """What is proved, in words."""
+    bounds = plan.bounds
+    if not bounds.proved and bounds.complete and bounds.only.get("schedule") == (CUSTOM,):
+        return "unknown: bounds are of schedules that have names"
+    if not bounds.proved:
+        return "unknown: the search was cut short before anything could be proved"
+    if bounds.gap <= 0:
+        return f"0 %: nothing that was searched {BETTER[bounds.objective]}{_free(plan)}"
+    least = amount(bounds.objective, bounds.lower)
+    return f"{percent(bounds.gap)}: nothing that was searched is below {least}{_free(plan)}"
+
+
+def operator_gap_text(plan: Plan) -> str:
+    """What is proved of plans without names, in words."""
+    least, more, step_s = plan.bounds.operators_s, plan.bounds.more_axes_s, plan.prediction.step_time_s
+    found = f"{percent(1 - least / step_s)}: whatever one or two mesh axes do in operators, no plan takes less than"
+    if more >= least:
+        return f"{found} {seconds(least)}"
+    return f"{found} {seconds(least)} ({seconds(more) if more else 'nothing is known'} with more axes)"
+
+
+def _free(plan: Plan) -> str:
+    """The space that the proof is about, where something is asked of modules."""
+    return ", the pins of modules left out" if plan.bounds.modules else ""
+
+
+BETTER = {"time": "is faster", "cost": "costs less", "memory": "needs less memory"}
+
+
+def amount(objective: str, value: float) -> str:
+    """A figure of the objective with its unit; money has none."""
+    if objective == "cost":
+        return f"{value:.4g} a step"
+    return nbytes(value) if objective == "memory" else seconds(value)
 
 
 def in_words(config: Config, shares: Sequence[int] = ()) -> list[str]:
@@ -70,50 +109,13 @@ def _again(config: Config) -> str:
 
 
 def short(config: Config) -> str:
-    """A configuration in short: values that go without saying are left out."""
-    usual = {"pp": 1, "tp": 1, "recompute": "none", "zero": 0}
+    """A configuration in short: pins that mean the same, without those that go without saying."""
+    usual: dict[str, object] = {"pp": 1, "tp": 1, "recompute": "none"}
+    usual |= {"zero": 0} if config.dp * config.cp == 1 else {}
+    usual |= {"schedule": config.schedule} if config.pp == 1 else {}
+    usual |= {"microbatches": config.microbatches}  # they follow from dp and mbs
     words = str(config).split(",")
-    kept = [text for text in words if text not in {f"{name}={word(value)}" for name, value in usual.items()}]
-    if config.pp == 1:
-        kept = [text for text in kept if not text.startswith("schedule=")]
-    return ",".join(text for text in kept if not text.startswith("microbatches="))
-
-
-def gap_text(plan: Plan) -> str:
-    """What is proved, in words."""
-    bounds = plan.bounds
-    if not bounds.proved and bounds.complete and bounds.only.get("schedule") == (CUSTOM,):
-        return "unknown: bounds are of schedules that have names"
-    if not bounds.proved:
-        return "unknown: the search was cut short before anything could be proved"
-    if bounds.gap <= 0:
-        return f"0 %: nothing in the declared space {BETTER[bounds.objective]}{_free(plan)}"
-    least = amount(bounds.objective, bounds.lower)
-    return f"{percent(bounds.gap)}: nothing in the declared space is below {least}{_free(plan)}"
-
-
-def operator_gap_text(plan: Plan) -> str:
-    """What is proved of plans without names, in words."""
-    least, more, step_s = plan.bounds.operators_s, plan.bounds.more_axes_s, plan.prediction.step_time_s
-    found = f"{percent(1 - least / step_s)}: whatever one or two mesh axes do in operators, no plan takes less than"
-    if more >= least:
-        return f"{found} {seconds(least)}"
-    return f"{found} {seconds(least)} ({seconds(more) if more else 'nothing is known'} with more axes)"
-
-
-def _free(plan: Plan) -> str:
-    """The space that the proof is about, where something is asked of modules."""
-    return "; that space is without the pins of modules" if plan.bounds.modules else ""
-
-
-BETTER = {"time": "is faster", "cost": "costs less", "memory": "needs less memory"}
-
-
-def amount(objective: str, value: float) -> str:
-    """A figure of the objective with its unit; money has none."""
-    if objective == "cost":
-        return f"{value:.4g} a step"
-    return nbytes(value) if objective == "memory" else seconds(value)
+    return ",".join(text for text in words if text not in {f"{name}={word(value)}" for name, value in usual.items()})
 
 
 def worth(kind: Kind) -> str:
@@ -121,12 +123,61 @@ def worth(kind: Kind) -> str:
     return kind if kind == "measured" else f"no better than {kind} (uncalibrated: not measured on this cluster)"
 
 
+def rough(share: float) -> str:
+    """A share in whole percent, and never nothing where there is something."""
+    return "< 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
+def more(slower: float) -> str:
+    """How much longer another plan takes, from its time over that of the plan."""
+    change = 100 * (slower - 1)
+    return f"{change:+,.0f} %" if abs(change) >= 100 else f"{change:+.1f} %"
+
+
+def share_name(name: str) -> str:
+    """The name of a share of the step, as people who run Megatron know it."""
+    return "param gather" if name == "publish" else name
+
+
+_SHARE = re.compile(rf"(?<= )(?:{'|'.join(SHARES)})(?=[,;]|$)")
+
+
+def told(lost: str) -> str:
+    """Why a plan lost, with the names of shares as people know them."""
+    return _SHARE.sub(lambda share: share_name(share[0]), lost)
+
+
+GOES_TO: Mapping[str, str] = {
+    "matmul": "matrix products",
+    "attention": "attention",
+    "memory-bound": "norms, activations, casts: bound by memory",
+    "launch": "starting kernels",
+    "recompute": "forward passes that run again",
+    "tensor": "communication of tensor parallelism",
+    "context": "communication of context parallelism",
+    "expert": "communication of expert parallelism",
+    "parameters": "gathers of sharded parameters",
+    "transfers": "sends between stages of the pipeline",
+    "bubble": "ranks that wait for others",
+    "gradients": "reduction of gradients",
+    "optimizer": "the optimizer's step",
+    "publish": "gathers of updated parameters",
+    "host": "waiting for the host",
+}
+"""What a step's time goes to; of communication, what nothing hides."""
+
+
 def rows_alike(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
     """Rows by number; equal neighbours become one, such as 1-6."""
     found: list[tuple[int, int, tuple[str, ...]]] = []
-    for number, row in enumerate(rows):
+    for at, row in enumerate(rows):
         if found and found[-1][2] == row:
-            found[-1] = (found[-1][0], number, row)
+            found[-1] = (found[-1][0], at, row)
         else:
-            found.append((number, number, row))
-    return [(str(first) if first == last else f"{first}-{last}", row) for first, last, row in found]
+            found.append((at, at, row))
+    return [(ranged(first, last), row) for first, last, row in found]
+
+
+def ranged(first: int, last: int) -> str:
+    """Numbers from the one to the other."""
+    return f"{first:,}" if first == last else f"{first:,}-{last:,}"

@@ -27,6 +27,7 @@ there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -220,13 +221,17 @@ class Pins:
         return {name: plain(value) for name, value in self.given.items()}
 
 
+_LINE_ENDS = re.compile(r"\s*\n\s*")
+
+
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
 def parse(texts: Iterable[str]) -> Pins:
-    """Read the values of --fix, which may be given several times."""
+    """Read the values of --fix, which may be given several times; a long one may go on in further lines, as it is
+    printed."""
     found: dict[str, str] = {}
-    for word in (word.strip() for text in texts for word in text.split(",")):
+    for word in (word.strip() for text in texts for word in _LINE_ENDS.sub("", text).split(",")):
         if not word:
             continue
         name, equals, value = (part.strip() for part in word.partition("="))

@@ -11,8 +11,10 @@ import pytest
 
 from meshwright.planner.cli.main import build_parser, main
 from meshwright.planner.cli.verbs.plans.plan import AFTER, BEFORE
+from meshwright.planner.cli.views.plans.plan import show
+from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.schema import PlanTable
-from tests.e2e.spine import CONFIGS, EXAMPLES
+from tests.e2e.spine import EXAMPLES
 from tests.e2e.test_inspect import keys
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,19 +74,27 @@ def test_the_page_names_every_option_and_step() -> None:
     workload = re.findall(r"`(--[a-z-]+)`", PAGE.split("## Options")[1].split("| option |")[0])
     parsed = vars(build_parser().parse_args(["plan", "m", "--cluster", "c"]))
     named = {option.lstrip("-").replace("-", "_") for option in (*options, *workload)}
-    assert named | {"model", "cluster", "module", "verb"} == set(parsed)
+    assert named | {"model", "cluster", "module", "verb", "detail"} == set(parsed)
+    assert "\n| `-v`, `--verbose` |" in PAGE
+    assert "\n| `-q`, `--quiet` |" in PAGE
     assert parsed["target"] is None
     row = next(line for line in PAGE.splitlines() if line.startswith("| `--dump-after"))
     assert all(f"`{step}`" in row for step in (*BEFORE, *AFTER))
 
 
 @pytest.mark.e2e
-def test_a_real_model_from_its_configuration(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = (str(CONFIGS / "llama-3.1-8b"), "--cluster", "8x8xH100", "--global-batch", "128", "--seq", "8192")
-    assert main([*argv, "--max-gap", "0.02", "--json"]) == 0
+def test_a_real_model_from_its_configuration(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And docs/plan.md shows what is printed of it."""
+    monkeypatch.chdir(ROOT)
+    argv = ("examples/configs/llama-3.1-8b", "--cluster", "8x8xH100", "--global-batch", "128", "--seq", "8192")
+    assert main([*argv, "--max-gap", "0.02", "--json", "--out", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["predicted"]["fits"]
     assert len([one for one in found["baselines"] if one["config"]]) == 5
     assert all(one["slower"] >= 1 for one in found["baselines"] if one["fits"])
     assert sum(stage["blocks"].get("LlamaDecoderLayer", 0) for stage in found["stages"]) == 32
     assert found["bounds"]["lower_s"] <= found["predicted"]["step_time_s"]
+    show(load_plan(tmp_path), Path("out/plan.json"))
+    assert f"$ plan {' '.join(argv)} --out out\n{capsys.readouterr().out}```" in PAGE

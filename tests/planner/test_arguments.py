@@ -47,6 +47,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "force": False,
             "config": None,
             "cache": True,
+            "detail": "page",
         },
     ),
     "estimate": (
@@ -68,7 +69,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "check": False,
         },
     ),
-    "explain": ([], {"plan": ".", "why_not": None, "model": None, "cluster": None, "json": False}),
+    "explain": ([], {"plan": ".", "why_not": None, "model": None, "cluster": None, "detail": "page", "json": False}),
     "diff": (["a", "b"], {"a": "a", "b": "b", "json": False}),
     "report": (["p", "--out", "f"], {"plan": "p", "model": None, "json": False, "out": "f", "force": False}),
     "trace": (["p", "--out", "f"], {"plan": "p", "model": None, "json": False, "out": "f", "force": False}),

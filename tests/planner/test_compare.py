@@ -214,12 +214,18 @@ def test_both_ends_are_inside(step_s: float, held_: bool) -> None:
     assert inside(plan(), measured(step_time_s=step_s)) == held_
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console that everything fits on."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def test_a_whole_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     one = plan(prediction=prediction(tokens_per_s_per_gpu=1000.0, stages=(stage(0, held(2.0, 4.0, 1.0, logits=2.0)),)))
     show(one, measured(step_time_s=1.6, slowest_s=2.0, mfu=None))
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "plan     tp=2,pp=2,dp=2,zero=1,mbs=1,microbatches=4,recompute=full,schedule=1f1b",
+        "plan     tp=2,pp=2,dp=2,zero=1,mbs=1,recompute=full,schedule=1f1b",
         "run      3 steps, the first 1 left out; the slowest took 2 s",
         "loss     9.000000 to 6.000000",
         "",

@@ -37,7 +37,7 @@ WORKLOAD = ("--global-batch", "16", "--seq", "64")
 CLUSTER = ("--cluster", "2x4xA100")
 
 
-loaded = lru_cache(ask.load_model)
+loaded = lru_cache(ask.read_again)
 captured: dict[object, Any] = {}
 
 
@@ -53,7 +53,9 @@ def flat_rates(monkeypatch: pytest.MonkeyPatch) -> None:
         return captured[key][0]
 
     monkeypatch.setattr(pricing, "price_of", lambda cluster, profile: FlatRates(cluster).evaluate)
-    monkeypatch.setattr(ask, "load_model", lambda reference, dtype, mesh: loaded(reference, dtype=dtype, mesh=mesh))
+    monkeypatch.setattr(
+        ask, "read_again", lambda reference, dtype, mesh, store: loaded(reference, dtype=dtype, mesh=mesh)
+    )
     monkeypatch.setattr(pricing, "capture", capture)
 
 
@@ -63,6 +65,12 @@ def estimated(capsys: pytest.CaptureFixture[str], *argv: str, model: str = LLAMA
     found = json.loads(out)
     assert out == f"{json.dumps(found, indent=2)}\n"
     return found
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console that everything fits on."""
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str, model: str = LLAMA) -> str:

@@ -15,6 +15,12 @@ from meshwright.planner.cli.views.plans.estimate import show, show_ranked
 from tests.planner.handmade import GIB, config, held, prediction, stage
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console that everything fits on."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def asked(*devices: str, hosts: int = 1, ranks: int = 8, global_batch: int | None = 8, **workload: Any) -> Any:
     """A question, as far as it is printed."""
     pools = [SimpleNamespace(device=SimpleNamespace(name=name)) for name in devices]
@@ -54,14 +60,13 @@ stage  layers  ranks      forward  backward  in flight  peak memory  capacity   
 3           1  1,024  1,500.00 ms   0.25 ms          1     8.00 GiB  9.00 GiB  1.00 GiB  forward end
 
 memory at the fullest instant
-stage  parameters  activations
-0-2      6.00 GiB          0 B
-3             0 B     8.00 GiB
+stage  held by
+0-2    parameters 6.00 GiB
+3      activations 8.00 GiB
 
 where the step goes, on the busiest ranks
-          time    share
-matmul   1.5 s  75.00 %  ##############################
-bubble  500 ms  25.00 %  ##########
+matmul   1.5 s  75.00 %  ##############################  matrix products
+bubble  500 ms  25.00 %  ##########                      ranks that wait for others
 
 bytes received in a step, all ranks together
 link      bytes
@@ -96,7 +101,7 @@ def estimate(ask: Any, **words: Any) -> Estimate:
 
 
 def test_a_whole_estimate(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only what some stage holds has a column: none has gradients."""
+    """Only what a stage holds is said of it."""
     show(estimate(asked("H100", "A100", "H100", hosts=1024, ranks=4096)))
     assert printed(capsys) == WHOLE
 
@@ -167,11 +172,11 @@ def test_configurations_ranked(capsys: pytest.CaptureFixture[str]) -> None:
     assert text == (
         f"{HEAD}all of these have {same}split=even,stage_blocks=,regather=on,offload=none\n"
         "configurations by step time, those that fit first\n"
-        "rank  line  tp  dp  zero   sp  step time  tokens/s/GPU      MFU  peak memory  fits\n"
-        "1        5   2   4     1  off        1 s         1,000  25.00 %     2.00 GiB   yes\n"
-        "2        3   4   2     1   on        2 s           500  25.00 %     2.00 GiB   yes\n"
-        "3        7   2   4     1   on        2 s           500  25.00 %     2.00 GiB   yes\n"
-        "4        1   8   1     0   on     500 ms         2,000  25.00 %     2.00 GiB    no\n"
+        "rank  line  pins                     step time  tokens/s/GPU      MFU  peak memory  fits\n"
+        "1        5  tp=2,dp=4,zero=1,sp=off        1 s         1,000  25.00 %     2.00 GiB   yes\n"
+        "2        3  tp=4,dp=2,zero=1,sp=on         2 s           500  25.00 %     2.00 GiB   yes\n"
+        "3        7  tp=2,dp=4,zero=1,sp=on         2 s           500  25.00 %     2.00 GiB   yes\n"
+        "4        1  tp=8,dp=1,zero=0,sp=on      500 ms         2,000  25.00 %     2.00 GiB    no\n"
         "4 priced, 3 of them fit; 1 could not be priced\n"
         "numbers are no better than datasheet (uncalibrated: not measured on this cluster)\n"
     )

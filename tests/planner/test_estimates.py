@@ -17,8 +17,10 @@ from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.errors import InternalError, PinValue, PricingLost
 from meshwright.planner.answer import estimates
 from meshwright.planner.answer.estimates import Line, Outcome, Pricer, in_order, kinds, read_lines
+from meshwright.planner.cli import progress as of_progress
+from meshwright.planner.cli.progress import Progress
 from meshwright.planner.cli.verbs.plans import estimate as module
-from meshwright.planner.cli.verbs.plans.estimate import Progress, run_many
+from meshwright.planner.cli.verbs.plans.estimate import run_many
 from meshwright.planner.question.pins import Config, Pins
 from tests.planner.handmade import GIB, config, prediction
 
@@ -221,34 +223,11 @@ def test_lines_are_numbered_as_in_the_file(tmp_path: Path) -> None:
     assert third.error is not None
 
 
-# A counter -----------------------------------------------------------------------------------------------------------
-
-
 class Terminal(io.StringIO):
-    """It shows what was flushed."""
-
-    shown = ""
+    """One that can be written over."""
 
     def isatty(self) -> bool:
         return True
-
-    def flush(self) -> None:
-        self.shown = self.getvalue()
-
-
-def test_progress_is_counted_on_a_terminal_every_fifty_and_at_the_end() -> None:
-    terminal, pipe = Terminal(), io.StringIO()
-    streams: tuple[io.StringIO, ...] = terminal, pipe
-    for stream in streams:
-        progress = Progress(stream, 1051)
-        for done in (1, 49, 50, 51, 1000, 1050, 1051):
-            progress.at(done)
-        if stream is terminal:
-            assert terminal.shown == terminal.getvalue() != ""
-        progress.clear()
-    said = "".join(f"\r{done} of 1,051 configurations" for done in ("50", "1,000", "1,050", "1,051"))
-    assert terminal.getvalue() == f"{said}\r\x1b[K"
-    assert pipe.getvalue() == ""
 
 
 # The command ---------------------------------------------------------------------------------------------------------
@@ -266,7 +245,8 @@ def ran(
 
     monkeypatch.setattr(Pricer, "outcomes", arriving)
     ask: Any = SimpleNamespace()
-    args = Namespace(**{"configs": "file", "json": True, "jobs": 1, "top": 5, "check": False} | words)
+    usual = {"configs": "file", "json": True, "jobs": 1, "top": 5, "check": False, "progress": Progress(io.StringIO())}
+    args = Namespace(**usual | words)
     code = run_many(ask, args)
     out, err = capsys.readouterr()
     return code, out, err
@@ -315,10 +295,13 @@ def test_a_table_is_shown_where_no_json_is_asked_for(
 def test_a_terminal_is_kept_clear_for_refusals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every line is counted; the counter is wiped off before a refusal, and at the end."""
+    """Every line is counted; the counter is wiped off before a result, a refusal, and at the end."""
     terminal = Terminal()
-    monkeypatch.setattr(module, "PROGRESS_EVERY", 1)
+    monkeypatch.setattr(of_progress, "EVERY_S", 0.0)
     monkeypatch.setattr(module.sys, "stderr", terminal)
-    ran(monkeypatch, capsys, GOOD, BAD)
-    wiped = "\r\x1b[K"
-    assert terminal.getvalue() == (f"\r1 of 2 configurations{wiped}file:4: bad it is\n\r2 of 2 configurations{wiped}")
+    ran(monkeypatch, capsys, GOOD, BAD, progress=Progress(terminal))
+    lines = terminal.getvalue().split("\r\x1b[2K")
+    counted = [f"{number} of 2 configurations" for number in range(3)]
+    assert [line.partition(" s  ")[2] or line for line in lines] == [
+        *("", counted[0], "", counted[1], "file:4: bad it is\n", counted[2], "")
+    ]

@@ -15,6 +15,7 @@ from meshwright.planner.cli.main import main
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import reload
 from meshwright.planner.plan.types import Plan
+from meshwright.planner.plan.words import short
 from meshwright.planner.question.pins import Pins
 from tests.planner.solved import ARGV
 
@@ -79,7 +80,10 @@ def test_what_the_model_cannot_have_says_why(
 
 def test_a_plan_explains_itself(capsys: pytest.CaptureFixture[str], folder: Path, plan: Plan) -> None:
     out = shown(capsys, "explain", str(folder / "a" / "plan.json"))
-    assert f"plan          {plan.config}" in out
+    assert f"plan        {short(plan.config)}\n" in out
+    assert len(shown(capsys, "explain", str(folder / "a"), "-q").splitlines()) == 2
+    whole = shown(capsys, "explain", str(folder / "a"), "-v")
+    assert f"whole plan    {plan.config}" in whole.replace(f",\n{' ' * 14}", ",")
     found = asked(capsys, "explain", str(folder / "a"))
     assert found["changed"] == []
     assert found["why_not"] is None

@@ -121,8 +121,8 @@ def planned(model: str, text: str, *, whole: bool = False) -> tuple[Config, Deci
     ask, setting, _ = of(model)
     stop = Stop()
 
-    def told(search: Search) -> None:
-        stop.interrupted = not whole and search.best is not None
+    def told(phase: str, search: Search | None = None, /) -> None:
+        stop.interrupted = not whole and search is not None and search.best is not None
 
     solved = solve(ask, setting, asked(parse([text])), stop, told)
     return (solved.best.config, solved.decisions) if solved.best else None

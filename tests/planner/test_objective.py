@@ -112,7 +112,11 @@ def test_baselines_that_the_whole_cluster_cannot_have_are_of_the_pool() -> None:
 def test_a_search_that_is_cut_short_says_so_of_its_baselines() -> None:
     ask, setting, wished = question()
     stop = Stop()
-    plan = plan_of(solve(ask, setting, wished, stop, lambda search: setattr(stop, "interrupted", True)))
+
+    def told(phase: str, search: object = None, /) -> None:
+        stop.interrupted = search is not None
+
+    plan = plan_of(solve(ask, setting, wished, stop, told))
     assert [one.lost for one in plan.baselines if not one.config] == [CUT_SHORT] * (len(NAMES) - 1)
 
 

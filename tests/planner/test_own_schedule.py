@@ -322,8 +322,8 @@ def test_wishes_are_kept(argv: tuple[str, ...], names: tuple[str, ...]) -> None:
 def test_an_interrupted_search_keeps_what_was_asked_for() -> None:
     stop = Stop()
 
-    def told(search: Search) -> None:
-        stop.interrupted = search.best is not None
+    def told(phase: str, search: Search | None = None, /) -> None:
+        stop.interrupted = search is not None and search.best is not None
 
     solved = solve(*question(*ARGV, "--fix", "pp=4,schedule=custom"), stop, told)
     assert not solved.complete
@@ -364,8 +364,12 @@ def test_pipelines_that_would_be_fast_without_waits_get_a_schedule_first(monkeyp
     asked = (TINY, "--cluster", "1x4xA100", "--global-batch", "16", "--seq", "512", "--target", "any")
     ask, setting, wished = question(*asked, "--fix", "schedule=custom", "--forbid", "pp=1")
     searches: list[Search] = []
+
+    def told(phase: str, search: Search | None = None, /) -> None:
+        searches.extend([search] if search else [])
+
     with pytest.raises(ScheduleImpossible):
-        solve(ask, setting, wished, told=searches.append)
+        solve(ask, setting, wished, told=told)
     found = searches[-1].found
 
     def busy_s(config: Config) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from argparse import Namespace
 from contextlib import contextmanager, nullcontext
@@ -26,6 +27,7 @@ from meshwright.ir.errors import (
 from meshwright.planner.answer import remedies
 from meshwright.planner.answer.relax import Nothing, Relaxation, nothing_to_json
 from meshwright.planner.answer.remedies import empty, is_empty
+from meshwright.planner.cli.progress import Progress
 from meshwright.planner.cli.verbs.plans import plan as module
 from meshwright.planner.cli.verbs.plans.plan import AFTER, BEFORE, nothing_found
 from meshwright.planner.plan.file import plan_text
@@ -36,6 +38,7 @@ from meshwright.planner.search.search import Counts, Found
 from tests.planner.handmade import GIB, bounds, config, held, plan, prediction, stage
 from tests.planner.test_space import space
 
+SILENT = Progress(io.StringIO())
 BEST = Found(config("tp=2,zero=0", 8), prediction())
 FULL = Found(config("tp=4,zero=0", 8), prediction(step_time_s=1.0, stages=(stage(0, held(4.5, 5.0, 1.0)),)))
 
@@ -72,31 +75,18 @@ def ran(
             done.append("watched")
             yield self
 
-    class Progress:
-        told = None
-
-        def __init__(self, stream: object) -> None:
-            pass
-
-        def __enter__(self) -> Any:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
     ask = SimpleNamespace(model="small.toml", store=None)
     ask.loaded = lambda: (ask, "setting")
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     monkeypatch.setattr(module, "Stop", Stop)
-    monkeypatch.setattr(module, "Progress", Progress)
     monkeypatch.setattr(module, "read_asked", lambda args: (ask, "constraints"))
     monkeypatch.setattr(module, "solve", lambda *of: done.append(f"by {of[-1]}") or SimpleNamespace(best=best))
     monkeypatch.setattr(module, "plan_of", lambda solved, top: done.append(f"{top} others") or made)
     monkeypatch.setattr(module, "nothing_found", lambda solved, args: done.append("nothing") or 3)
-    monkeypatch.setattr(
-        "meshwright.planner.cli.views.plans.plan.show", lambda plan, written: done.append(f"shown, {written}")
-    )
+    shown = {"page": lambda plan, written: done.append(f"shown, {written}")}
+    monkeypatch.setattr("meshwright.planner.cli.views.plans.plan.SHOWN", shown)
     usual = {"dump_after": None, "out": None, "force": False, "time_limit": None, "objective": "time", "top": 5}
+    usual |= {"detail": "page", "progress": SILENT}
     return module.run(Namespace(**usual | {"json": False, "max_gap": None} | words)), done
 
 
@@ -255,14 +245,14 @@ def test_what_is_said_where_there_is_no_plan(
     case = unsolved(**words)
     if refused:
         with pytest.raises(PinValue) as raised:
-            nothing_found(case, Namespace(time_limit=None, json=True))
+            nothing_found(case, Namespace(time_limit=None, json=True, progress=SILENT))
         assert raised.value is said[refused]
         return
-    assert nothing_found(case, Namespace(time_limit=None, json=True)) == code
+    assert nothing_found(case, Namespace(time_limit=None, json=True, progress=SILENT)) == code
     assert capsys.readouterr().out == f"{json.dumps(nothing_to_json(nothing()), indent=2, ensure_ascii=False)}\n"
     shown: list[object] = []
-    monkeypatch.setattr("meshwright.planner.cli.views.plans.plan.show_nothing", shown.append)
-    assert nothing_found(case, Namespace(time_limit=None, json=False)) == code
+    monkeypatch.setattr("meshwright.planner.cli.views.plans.nothing.show_nothing", shown.append)
+    assert nothing_found(case, Namespace(time_limit=None, json=False, progress=SILENT)) == code
     assert shown == [nothing()]
     assert capsys.readouterr().out == ""
 

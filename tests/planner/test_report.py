@@ -80,7 +80,7 @@ def refined(**words: Any) -> Candidate:
 
 
 LAYERS = "layers of the stages, shared out by what they take: 3+1"
-FASTER = "the plan was refined beyond the declared space, 25.00 % faster than the best of it"
+FASTER = "the plan was refined beyond named degrees, 25.00 % faster than the best of them"
 APART = replace(DECISIONS, stages=(*DECISIONS.stages[:2], replace(DECISIONS.stages[2], ranks=(4, 5, 7, 6))))
 FAR = replace(DECISIONS, stages=(*DECISIONS.stages[:2], replace(DECISIONS.stages[2], ranks=(4, 5, 6, 8))))
 MADE = "the pipeline's schedule was made for this plan: "
@@ -125,9 +125,9 @@ def test_what_was_refined_is_told() -> None:
 def test_what_a_refined_plan_is_held_against() -> None:
     """Nothing, where no configuration fits; what has the pins, where modules have some."""
     alone = report._refinements(solved(refined=refined(), search=SimpleNamespace(best=None)))
-    assert next(alone) == "the plan was refined beyond the declared space"
+    assert next(alone) == "the plan was refined beyond named degrees"
     pinned = report._refinements(solved(refined=refined(), asked=Asked(modules=(MODULE,))))
-    assert next(pinned) == f"{FASTER} that has the pins of modules"
+    assert next(pinned) == f"{FASTER} that have the pins of modules"
     layers = Asked(Constraints({"stage_blocks": ("1+3",)}))
     assert list(report._refinements(solved(refined=refined(), asked=layers))) == [FASTER], "who asked for them knows"
     assert list(report._refinements(solved())) == []

@@ -30,6 +30,7 @@ from meshwright.planner.question.pricing import Setting as RealSetting
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.fitted import HETEROGENEOUS_PRICED
 from meshwright.planner.search.least_memory import LeastMemory
+from meshwright.planner.search.phases import PRICING, REFINING, SEARCHING, TRACING, untold
 from meshwright.planner.search.pinned import PinnedSearch
 from meshwright.planner.search.search import MOST_PRICED, Found, Search
 from tests.planner.told import config, price
@@ -106,7 +107,7 @@ def answered(
     finals: dict[float | None, tuple[Candidate | None, tuple[str, ...]]] | None = None,
     *,
     stop: Stop | None = None,
-    told: Any = None,
+    told: Any = untold,
     objective: str = "time",
     asked: Asked | None = None,
     setting: Setting | None = None,
@@ -161,12 +162,12 @@ def test_what_a_plan_may_be_for() -> None:
 def test_the_answer_of_a_search_or_what_became_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(10.0, 8.0, rounds=3)
     heard: list[Any] = []
-    solved = answered(monkeypatch, FOUR, [told], {10.0: (None, ("note",))}, told=heard.append)
+    solved = answered(monkeypatch, FOUR, [told], {10.0: (None, ("note",))}, told=lambda *of: heard.append(of))
     assert (solved.complete, solved.lower, solved.notes, solved.hosts) == (True, 8.0, ("note",), 0)
     assert solved.best == told.best
     assert solved.decisions == (config(mbs=3), 64)
     assert (solved.proved, solved.gap) == (8.0, pytest.approx(0.2))
-    assert heard == [told] * 3
+    assert heard == [(TRACING,), *[(SEARCHING, told)] * 3, (REFINING, told)]
     assert told.improved == ["widened"]
     for configs in ({"config": config(tp=2), "origin": config(tp=4)}, {"origin": config(tp=2)}):
         better = refined(6.0, **configs)
@@ -183,9 +184,10 @@ def test_a_search_that_is_told_to_stop_settles_what_it_knows(monkeypatch: pytest
     stop = Stop(interrupted=True)
     told = Told(10.0, 8.0, rounds=3, expanded=expanded)
     heard: list[Any] = []
-    solved = answered(monkeypatch, FOUR, [told], stop=stop, told=heard.append)
+    solved = answered(monkeypatch, FOUR, [told], stop=stop, told=lambda *of: heard.append(of))
     assert not solved.complete
-    assert (told.settled, len(heard), told.improved) == (int(expanded), 1, [])
+    assert (told.settled, told.improved) == (int(expanded), [])
+    assert heard == [(TRACING,), (SEARCHING if expanded else PRICING, told), (REFINING, told)]
 
 
 def test_the_least_memory_is_not_refined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +226,7 @@ def test_no_pool_alone_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_time_for_a_pool_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = Stop()
 
-    def told(search: Any) -> None:
+    def told(phase: str, search: Any = None) -> None:
         stop.interrupted = search is last
 
     searches = [Told(10.0, 8.0), last := Told(None, 6.5), Told(1.0, 0.5)]
@@ -263,7 +265,7 @@ def test_the_least_cost_on_any_number_of_hosts(
 def test_hosts_that_were_not_searched_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = Stop()
 
-    def told(search: Any) -> None:
+    def told(phase: str, search: Any = None) -> None:
         stop.interrupted = search is second
 
     searches = [Told(10.0, 9.0), second := Told(15.0, 14.0), Told(1.0, 1.0)]

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.table import Table
 
 from meshwright.cost_models.prediction import Held, Prediction, StagePrediction
 from meshwright.planner.answer import report
-from meshwright.planner.cli.views.plans.plan import difference_table
-from meshwright.planner.cli.views.tables import share_table
+from meshwright.planner.cli.views.plans.parts import difference_table, share_table
+from meshwright.planner.cli.views.tables import Table
 from meshwright.planner.plan.types import Bounds
-from meshwright.planner.plan.words import amount, gap_text, in_words, rows_alike, short, worth
+from meshwright.planner.plan.words import amount, gap_text, in_words, more, rough, rows_alike, short, told, worth
 from meshwright.planner.question.pins import Config, fill, parse
 from meshwright.planner.search.search import Found
 
@@ -134,10 +133,24 @@ def test_unequal_shares_in_words() -> None:
         ("tp=2,recompute=full", 8, "tp=2,dp=4,zero=1,mbs=1,recompute=full"),
         ("pp=2,zero=1", 8, "pp=2,dp=4,zero=1,mbs=1,schedule=1f1b"),
         ("tp=2,sp=off", 2, "tp=2,dp=1,mbs=1,sp=off"),
+        ("zero=0", 8, "dp=8,zero=0,mbs=1"),
     ],
 )
 def test_a_configuration_without_what_goes_without_saying(pins: str, ranks: int, text: str) -> None:
     assert short(config(pins, ranks)) == text
+
+
+def test_shares_are_named_as_people_know_them() -> None:
+    lost = "+1 s publish, -20 ms publish; plan emit refuses it (MW5013)"
+    assert told(lost) == "+1 s param gather, -20 ms param gather; plan emit refuses it (MW5013)"
+    assert told("publish is no share here") == "publish is no share here"
+
+
+def test_how_much_longer() -> None:
+    assert [more(slower) for slower in (1.0, 1.0346, 0.5, 1.996, 21.0)] == [
+        *("+0.0 %", "+3.5 %", "-50.0 %", "+99.6 %", "+2,000 %")
+    ]
+    assert [rough(share) for share in (0.0, 0.009, 0.01, 0.126, 1.0)] == ["0 %", "< 1 %", "1 %", "13 %", "100 %"]
 
 
 def proof(**words: Any) -> str:
@@ -148,19 +161,19 @@ def proof(**words: Any) -> str:
 
 
 def test_what_is_proved() -> None:
-    assert proof() == "50.00 %: nothing in the declared space is below 500 ms"
-    assert proof(objective="memory", lower=GIB) == "50.00 %: nothing in the declared space is below 1.00 GiB"
-    assert proof(objective="cost", lower=2.0) == "50.00 %: nothing in the declared space is below 2 a step"
-    assert proof(gap=0.0) == "0 %: nothing in the declared space is faster"
-    assert proof(gap=0.0, objective="cost") == "0 %: nothing in the declared space costs less"
-    assert proof(gap=0.0, objective="memory") == "0 %: nothing in the declared space needs less memory"
-    assert proof(gap=0.0, modules=("pin",)).endswith("is faster; that space is without the pins of modules")
+    assert proof() == "50.00 %: nothing that was searched is below 500 ms"
+    assert proof(objective="memory", lower=GIB) == "50.00 %: nothing that was searched is below 1.00 GiB"
+    assert proof(objective="cost", lower=2.0) == "50.00 %: nothing that was searched is below 2 a step"
+    assert proof(gap=0.0) == "0 %: nothing that was searched is faster"
+    assert proof(gap=0.0, objective="cost") == "0 %: nothing that was searched costs less"
+    assert proof(gap=0.0, objective="memory") == "0 %: nothing that was searched needs less memory"
+    assert proof(gap=0.0, modules=("pin",)).endswith("is faster, the pins of modules left out")
     cut = "unknown: the search was cut short before anything could be proved"
     custom = {"schedule": ("custom",)}
     assert proof(lower=0.0, complete=False) == cut
     assert proof(lower=0.0, only=custom) == "unknown: bounds are of schedules that have names"
     assert proof(lower=0.0, only=custom, complete=False) == cut
-    assert proof(lower=0.5, only=custom) == "50.00 %: nothing in the declared space is below 500 ms"
+    assert proof(lower=0.5, only=custom) == "50.00 %: nothing that was searched is below 500 ms"
 
 
 def test_amounts_have_their_unit() -> None:
@@ -262,23 +275,45 @@ def test_why_another_plan_lost(other: Found, objective: str, lost: str) -> None:
 
 
 def cells(table: Table) -> list[tuple[str, ...]]:
-    return list(zip(*(column.cells for column in table.columns), strict=True))  # type: ignore[arg-type]
+    return [tuple(row) for row in table.rows]
 
 
 def test_differences_in_a_table() -> None:
     table = difference_table("why", (("bubble", 0.3), ("same", 0.0), ("tensor", -0.5)))
-    assert cells(table) == [("bubble", "+300 ms"), ("tensor", "-500 ms"), ("together", "-200 ms")]
-    assert cells(difference_table("why", ())) == [("together", "+0 µs")]
+    assert cells(table) == [
+        ("bubble", "+300 ms", "ranks that wait for others"),
+        ("tensor", "-500 ms", "communication of tensor parallelism"),
+        ("together", "-200 ms", ""),
+    ]
+    assert cells(difference_table("why", ())) == [("together", "+0 µs", "")]
 
 
 def test_where_a_step_goes() -> None:
     """The largest share has a bar of thirty, the least of one."""
     prediction = predicted(2.0, shares=(("matmul", 1.5), ("none", 0.0), ("bubble", 0.49), ("tensor", 0.01)))
     assert cells(share_table(prediction)) == [
-        ("matmul", "1.5 s", "75.00 %", "#" * 30),
-        ("bubble", "490 ms", "24.50 %", "#" * 10),
-        ("tensor", "10 ms", "0.50 %", "#"),
+        ("matmul", "1.5 s", "75.00 %", "#" * 30, "matrix products"),
+        ("bubble", "490 ms", "24.50 %", "#" * 10, "ranks that wait for others"),
+        ("tensor", "10 ms", "0.50 %", "#", "communication of tensor parallelism"),
     ]
+    assert cells(share_table(predicted(2.0, shares=(("publish", 2.0),)))) == [
+        ("param gather", "2 s", "100 %", "#" * 30, "gathers of updated parameters")
+    ]
+
+
+def test_small_shares_are_one_row() -> None:
+    """The largest first; below a hundredth of the step, and beyond so many rows, they are told together."""
+    shares = (("launch", 0.1), ("matmul", 1.5), ("bubble", 0.35), ("tensor", 0.03), ("host", 0.01), ("context", 0.01))
+    rows = cells(share_table(predicted(2.0, shares=shares), 4))
+    assert [row[:2] for row in rows] == [
+        ("matmul", "1.5 s"),
+        ("bubble", "350 ms"),
+        ("launch", "100 ms"),
+        ("other", "50 ms"),
+    ]
+    rows = cells(share_table(predicted(2.0, shares=shares), 9))
+    assert [row[:2] for row in rows][-2:] == [("tensor", "30 ms"), ("other", "20 ms")]
+    assert len(cells(share_table(predicted(2.0, shares=(("matmul", 1.99), ("host", 0.01))), 9))) == 2
 
 
 def test_neighbours_that_show_the_same_are_one_row() -> None:

@@ -184,3 +184,14 @@ def add_plan(parser: ArgumentParser) -> None:
 def add_force(parser: ArgumentParser) -> None:
     """Add --force."""
     parser.add_argument("--force", action="store_true", help="write over files that are of something else, or changed")
+
+
+def add_detail(parser: ArgumentParser) -> None:
+    """Add -v and -q: how much of a plan is shown."""
+    parser.set_defaults(detail="page")
+    add = parser.add_mutually_exclusive_group().add_argument
+    for short, long, detail, said in (
+        ("-v", "--verbose", "whole", "show all that is known of the plan"),
+        ("-q", "--quiet", "brief", "show the plan and its step time alone"),
+    ):
+        add(short, long, dest="detail", action="store_const", const=detail, help=said)

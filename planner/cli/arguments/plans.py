@@ -7,6 +7,7 @@ from argparse import ArgumentParser
 from meshwright.planner.cli.arguments.common import (
     add_cache,
     add_config,
+    add_detail,
     add_force,
     add_model,
     add_output,
@@ -84,6 +85,7 @@ def plan(parser: ArgumentParser) -> None:
     add_question(parser)
     parser.add_argument("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
+    add_detail(parser)
     add_cache(parser)
     add_output(parser)
 
@@ -109,6 +111,7 @@ def explain(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", metavar="CLUSTER", help="another cluster of as many devices: the plan is priced again"
     )
+    add_detail(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 

@@ -1,1 +1,1 @@
-"""Answers as a person reads them: tables by rich, plain text where there is no terminal."""
+"""Answers as a person reads them; `tables` makes those on plans and profiles fit the terminal."""

@@ -159,4 +159,4 @@ def test_a_summary_has_the_prediction_of_now() -> None:
     found = summary_of(plan(), prediction(step_time_s=2.5), ["the cluster is another"])
     assert (found.step_s, found.changed) == (2.5, ("the cluster is another",))
     assert found.beside.startswith("It is 1.50 times as fast")
-    assert found.gap == "25.00 %: nothing in the declared space is below 1.5 s"
+    assert found.gap == "25.00 %: nothing that was searched is below 1.5 s"

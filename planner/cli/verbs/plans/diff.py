@@ -12,6 +12,7 @@ from meshwright.planner.answer.diff import diff, to_json
 def run(args: Namespace) -> int:
     """The verb."""
     found = diff(args.a, args.b)
+    args.progress.clear()
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found), indent=2, ensure_ascii=False)}\n")
     else:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 from meshwright.ir.errors import PinsContradict, UnknownStep, instead
 from meshwright.planner.answer.estimate import STEPS, estimate, to_json
@@ -19,6 +18,7 @@ from meshwright.planner.question.annotated import config_of, mesh_of
 from meshwright.planner.question.ask import Ask, asked, missing
 from meshwright.planner.question.pins import Config, fill
 from meshwright.planner.question.pricing import Setting
+from meshwright.planner.search.phases import TRACING
 
 
 def run(args: Namespace) -> int:
@@ -41,11 +41,14 @@ def run(args: Namespace) -> int:
         config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=global_batch)
         config.workable(Config.degrees)  # what degrees refuse, they refuse before the model is touched
     ask, setting = ask.loaded()
+    args.progress.told(TRACING)
     config = setting.settled(config, global_batch)
     if dump is not None:
+        args.progress.clear()
         sys.stdout.write(f"{dump(setting, config)}\n")
         return 0
     found = estimate(ask, setting, config)
+    args.progress.clear()
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found), indent=2)}\n")
     else:
@@ -63,9 +66,6 @@ def _dump_step(name: str | None) -> Callable[[Setting, Config], str] | None:
     return STEPS[name]
 
 
-PROGRESS_EVERY = 50
-
-
 def run_many(ask: Ask, args: Namespace) -> int:
     """The verb with --configs: 0 if anything could be priced, else the exit code of the first refusal; with --check, 3
     if nothing fits."""
@@ -75,17 +75,19 @@ def run_many(ask: Ask, args: Namespace) -> int:
     if configs:
         pricer.warm(configs)
     outcomes: list[Outcome] = []
-    progress = Progress(sys.stderr, len(lines))
+    progress = args.progress
+    progress.counted(0, len(lines))
     with closing(pricer.outcomes(args.jobs)) as arriving:
         for index, outcome in enumerate(in_order(arriving)):
             outcomes.append(outcome)
             if outcome.text:
+                progress.clear()
                 sys.stdout.write(f"{outcome.text}\n")
                 sys.stdout.flush()
             if outcome.error:
                 progress.clear()
                 sys.stderr.write(f"{args.configs}:{lines[index].number}: {outcome.error}\n")
-            progress.at(len(outcomes))
+            progress.counted(len(outcomes), len(lines))
     progress.clear()
     if not args.json:
         from meshwright.planner.cli.views.plans.estimate import show_ranked
@@ -94,21 +96,3 @@ def run_many(ask: Ask, args: Namespace) -> int:
     if all(outcome.error for outcome in outcomes):
         return outcomes[0].exit_code
     return NOTHING_FITS if args.check and not any(outcome.fits for outcome in outcomes) else 0
-
-
-class Progress:
-    """A counter on a terminal; elsewhere nothing."""
-
-    def __init__(self, stream: TextIO, total: int) -> None:
-        self.stream = stream
-        self.total = total
-        self.shown = stream.isatty()
-
-    def at(self, done: int) -> None:
-        if self.shown and (done % PROGRESS_EVERY == 0 or done == self.total):
-            self.stream.write(f"\r{done:,} of {self.total:,} configurations")
-            self.stream.flush()
-
-    def clear(self) -> None:
-        if self.shown:
-            self.stream.write("\r\x1b[K")

@@ -9,7 +9,6 @@ from argparse import Namespace
 from meshwright.ir.errors import PinValue
 from meshwright.planner.answer.explain import pins_text, to_json, why_not
 from meshwright.planner.answer.solve import Stop
-from meshwright.planner.cli.progress import Progress
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import reload
 from meshwright.planner.question.module_pins import apart
@@ -24,16 +23,18 @@ def run(args: Namespace) -> int:
         raise PinValue(place="--why-not", cause="it names no pin", fix="write tp=4, for instance")
     plan = load_plan(args.plan)
     again = reload(plan, args.model, args.cluster)
+    args.progress.clear()
     for said in again.changed:
         print(f"warning: {said}; prices are made again", file=sys.stderr)  # noqa: T201
     verdict = None
     if args.why_not is not None:
-        with Stop(None).watching() as stop, Progress(sys.stderr) as progress:
-            verdict = why_not(again, pins, stop, progress.told, modules)
+        with Stop(None).watching() as stop:
+            verdict = why_not(again, pins, stop, args.progress.told, modules)
+    args.progress.clear()
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(again, pins, verdict, modules), indent=2, ensure_ascii=False)}\n")
         return 0
     from meshwright.planner.cli.views.plans.explain import show_explained
 
-    show_explained(again, pins_text(pins, modules), verdict)
+    show_explained(again, pins_text(pins, modules), verdict, args.detail)
     return 0

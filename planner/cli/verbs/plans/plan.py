@@ -32,7 +32,6 @@ from meshwright.planner.answer.report import plan_of
 from meshwright.planner.answer.solve import Solved, Stop, solve, space_of
 from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERRUPTED, NOTHING_FITS
 from meshwright.planner.cli.output import check_plan, folder_of, made
-from meshwright.planner.cli.progress import Progress
 from meshwright.planner.plan.file import FILE, plan_to_json, save_plan
 from meshwright.planner.question.ask import Ask, read_asked
 from meshwright.planner.question.constraints import Asked
@@ -54,28 +53,31 @@ def run(args: Namespace) -> int:
     with stop.loading():
         ask, setting = ask.loaded()
     if args.dump_after in BEFORE:
+        args.progress.clear()
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
         return 0
     question = Question(ask=ask, setting=setting, asked=request, objective=args.objective, top=args.top)
     plan = question.known() if args.dump_after is None else None
     if plan is None:
-        with stop.watching(), Progress(sys.stderr) as progress:
-            solved = solve(ask, setting, request, stop, progress.told, args.objective)
+        with stop.watching():
+            solved = solve(ask, setting, request, stop, args.progress.told, args.objective)
         if solved.best is None:
             return nothing_found(solved, args)
         if args.dump_after is not None:
+            args.progress.clear()
             sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
             return 0
         plan = plan_of(solved, args.top)
         if args.time_limit is None and not stop.interrupted:
             question.keep(plan)
+    args.progress.clear()
     written = save_plan(plan, folder) if folder else None
     if args.json:
         sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
     else:
-        from meshwright.planner.cli.views.plans.plan import show
+        from meshwright.planner.cli.views.plans.plan import SHOWN
 
-        show(plan, written)
+        SHOWN[args.detail](plan, written)
     if stop.interrupted:
         return INTERRUPTED
     too_wide = args.max_gap is not None and plan.bounds.gap > args.max_gap
@@ -86,11 +88,13 @@ def nothing_found(solved: Solved, args: Namespace) -> int:
     """Print why there is no plan and what would help; returns the exit code."""
     if (error := refused(solved, args.time_limit)) is not None:
         raise error
+    args.progress.phase("nothing fits: trying what would help")
     nothing = relax(solved)
+    args.progress.clear()
     if args.json:
         sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")
     else:
-        from meshwright.planner.cli.views.plans.plan import show_nothing
+        from meshwright.planner.cli.views.plans.nothing import show_nothing
 
         show_nothing(nothing)
     return NOTHING_FITS

@@ -11,8 +11,7 @@ from rich.tree import Tree
 from meshwright.cost_models.hardware.devices import Island
 from meshwright.cost_models.hardware.parts import Pool
 from meshwright.cost_models.hardware.quantity import weakest
-from meshwright.planner.cli.views.machines.numbers import labelled, number_table, numbered
-from meshwright.planner.cli.views.tables import new_table
+from meshwright.planner.cli.views.machines.numbers import labelled, new_table, number_table, numbered
 from meshwright.planner.plan.units import bytes_per_s, decimal_bytes, flops_per_s, seconds
 from meshwright.planner.question.clusters import Shown
 

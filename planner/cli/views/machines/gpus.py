@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from meshwright.cost_models.compute.known import SIXTEEN_BITS, Known
 from meshwright.cost_models.hardware.devices import Device
 from meshwright.cost_models.hardware.quantity import Quantity, weakest
-from meshwright.planner.cli.views.machines.numbers import number_table, numbered, shown
-from meshwright.planner.cli.views.tables import new_console, new_table
+from meshwright.planner.cli.views.machines.numbers import new_console, new_table, number_table, numbered, shown
 from meshwright.planner.plan.units import bytes_per_s, decimal_bytes, flops_per_s, percent
 
 NONE = "-"

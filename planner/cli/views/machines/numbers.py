@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from rich.console import Console
 from rich.table import Table
 
 from meshwright.cost_models.hardware.quantity import Quantity
-from meshwright.planner.cli.views.tables import new_table
 from meshwright.planner.plan.units import bytes_per_s, count, decimal_bytes, flops_per_s, nbytes, percent, seconds
 
 Numbers = tuple[tuple[str, Quantity], ...]
@@ -22,6 +22,23 @@ _SHOW: dict[str, Callable[[float], str]] = {
     "1/device-hour": lambda number: f"{number:g} per GPU-hour",
     "1": percent,
 }
+
+
+WIDTH = 1000
+"""Characters that a line of numbers may take, whatever the terminal has: it wraps, and no number is cut off."""
+
+
+def new_console() -> Console:
+    """A console for standard output."""
+    return Console(highlight=False, soft_wrap=True, markup=False, width=WIDTH)
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """A table without lines: the first column to the left, the others to the right."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    return made
 
 
 def shown(quantity: Quantity) -> str:

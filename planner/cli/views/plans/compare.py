@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 
 from meshwright.planner.answer.compare import Run, inside, rows
 from meshwright.planner.answer.measured.learned import Lesson
-from meshwright.planner.cli.views.tables import new_console, new_table
+from meshwright.planner.cli.views.tables import Page, Table, columns
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.plan.units import count, nbytes, percent, seconds
+from meshwright.planner.plan.words import short
 
 SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "step_time_s": ("step time", seconds),
@@ -20,29 +21,29 @@ SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 def show(plan: Plan, measured: Run) -> None:
     """Print it to standard output."""
-    console = new_console()
-    console.print(f"plan     {plan.config}")
+    page = Page()
+    page.say(short(plan.config), label="plan     ")
     left = f", the first {measured.skipped} left out" if measured.skipped else ""
     slowest = f"the slowest took {seconds(measured.slowest_s)}"
-    console.print(f"run      {measured.steps} step{'s' * (measured.steps > 1)}{left}; {slowest}")
-    console.print(f"loss     {measured.first_loss:.6f} to {measured.last_loss:.6f}")
-    console.print()
-    table = new_table("measured beside predicted", "", "measured", "predicted", "measured / predicted")
+    page.say(f"{measured.steps} step{'s' * (measured.steps > 1)}{left}; {slowest}", label="run      ")
+    page.say(f"{measured.first_loss:.6f} to {measured.last_loss:.6f}", label="loss     ")
+    page.blank()
+    table = Table("measured beside predicted", columns("", "measured", "predicted", "measured / predicted"))
     for row in rows(plan, measured):
-        name, text = SHOWN[row.name]
-        found = "not logged" if row.measured is None else text(row.measured)
-        table.add_row(name, found, text(row.predicted), "" if row.ratio is None else f"{row.ratio:.3f}")
-    console.print(table)
+        name, said = SHOWN[row.name]
+        found = "not logged" if row.measured is None else said(row.measured)
+        table.add(name, found, said(row.predicted), "" if row.ratio is None else f"{row.ratio:.3f}")
+    page.table(table)
     low, high = seconds(plan.prediction.step_time_low_s), seconds(plan.prediction.step_time_high_s)
-    console.print()
-    console.print(
-        f"the step is {'inside' if inside(plan, measured) else 'outside'} of what was predicted: {low} to {high}"
-    )
+    page.blank()
+    page.say(f"the step is {'inside' if inside(plan, measured) else 'outside'} of what was predicted: {low} to {high}")
+    page.print()
 
 
 def show_lesson(lesson: Lesson) -> None:
     """Print what a profile has learned."""
-    console = new_console()
-    console.print(f"learned  {lesson.profile}: {lesson.runs} run{'s' * (lesson.runs > 1)} so far")
+    page = Page()
+    page.say(f"{lesson.profile}: {lesson.runs} run{'s' * (lesson.runs > 1)} so far", label="learned  ")
     told = f"by it this step took {seconds(lesson.before_s)}, and takes {seconds(lesson.after_s)} now"
-    console.print(f"         {told}; measured {seconds(lesson.measured_s)}")
+    page.say(f"{told}; measured {seconds(lesson.measured_s)}", label="         ")
+    page.print()

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from meshwright.cost_models.prediction import Prediction
 from meshwright.planner.answer.diff import Diff
-from meshwright.planner.cli.views.plans.plan import difference_table
-from meshwright.planner.cli.views.tables import new_console, new_table
+from meshwright.planner.cli.views.plans.parts import difference_table
+from meshwright.planner.cli.views.tables import Page, Table, number, text
 from meshwright.planner.plan.units import count, nbytes, percent, seconds
 from meshwright.planner.plan.words import in_words
 
 
 def show_diff(found: Diff) -> None:
     """Print it to standard output."""
-    console = new_console()
-    console.print(f"a  {found.one.name}")
-    console.print(f"b  {found.other.name}")
-    _rows(console, "not the same question", found.about)
-    _rows(console, "decided otherwise", found.config or found.decided)
+    page = Page()
+    page.say(found.one.name, label="a  ")
+    page.say(found.other.name, label="b  ")
+    _rows(page, "not the same question", found.about)
+    _rows(page, "decided otherwise", found.config or found.decided)
     if not found.config and not found.decided:
-        console.print("\nthey decide the same")
+        page.blank()
+        page.say("they decide the same")
     mine, theirs = in_words(found.one.config), in_words(found.other.config)
     for name, lines, others in (("a", mine, theirs), ("b", theirs, mine)):
         for line in lines:
             if line not in others:
-                console.print(f"{name}: {line}")
-    console.print()
-    table = new_table("predicted", "", "a", "b", "b - a")
+                page.say(f"{name}: {line}")
+    page.blank()
+    table = Table("predicted", (text("", 2), number("a"), number("b"), number("b - a", 1)))
     for row in _predicted(found.one.prediction, found.other.prediction):
-        table.add_row(*row)
-    console.print(table)
-    console.print()
-    console.print(difference_table("what b takes longer or less for", found.shares))
+        table.add(*row)
+    page.table(table)
+    page.blank()
+    page.table(difference_table("what b takes longer or less for", found.shares))
+    page.print()
 
 
-def _rows(console: Console, title: str, rows: tuple[tuple[str, str, str], ...]) -> None:
+def _rows(page: Page, title: str, rows: tuple[tuple[str, str, str], ...]) -> None:
     if rows:
-        table = new_table(title, "", "a", "b")
+        table = Table(title, (text("", 1, least=20), text("a", 2, least=10), text("b", 3, least=10)))
         for row in rows:
-            table.add_row(*row)
-        console.print()
-        console.print(table)
+            table.add(*row)
+        page.blank()
+        page.table(table)
 
 
 def _predicted(one: Prediction, other: Prediction) -> list[tuple[str, str, str, str]]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
 from meshwright.cost_models.hardware.quantity import weakest_kind
 from meshwright.cost_models.prediction import HELD, StagePrediction
 from meshwright.planner.answer.estimate import Estimate, StageWork
 from meshwright.planner.answer.estimates import Outcome
-from meshwright.planner.cli.views.tables import new_console, new_table, share_table
+from meshwright.planner.cli.views.plans.parts import share_table
+from meshwright.planner.cli.views.tables import Page, Table, Way, columns, number, text
 from meshwright.planner.plan.units import count, decimal_bytes, nbytes, percent, seconds
 from meshwright.planner.plan.words import rows_alike, worth
 from meshwright.planner.question.annotated import LEFT
@@ -21,64 +19,65 @@ from meshwright.planner.question.pins import NAMES, word
 
 def show(found: Estimate) -> None:
     """Print one configuration to standard output."""
-    console = new_console()
-    _heading(console, found)
-    _answer(console, found)
-    console.print()
-    console.print(_stages(found))
-    console.print()
-    console.print(_memory(found))
-    console.print()
-    console.print(share_table(found.prediction))
-    console.print()
-    console.print(_traffic(found))
-    console.print()
-    _provenance(console, found)
+    page = Page()
+    _heading(page, found)
+    _answer(page, found)
+    page.blank()
+    page.table(_stages(found))
+    page.blank()
+    page.table(_memory(found))
+    page.blank()
+    page.table(share_table(found.prediction))
+    page.blank()
+    page.table(_traffic(found))
+    page.blank()
+    _provenance(page, found)
     for note in found.notes:
-        console.print(f"note: {note}")
+        page.say(f"note: {note}")
+    page.print()
 
 
-def _heading(console: Console, found: Estimate) -> None:
-    console.print(f"{found.ask.model}  digest {found.digest}", style="bold")
-    _setting(console, found.ask, found.workload.global_batch, f"{found.parameters:,} parameters; ")
+def _heading(page: Page, found: Estimate) -> None:
+    page.say(f"{found.ask.model}  digest {found.digest}", "bold")
+    _setting(page, found.ask, found.workload.global_batch, f"{found.parameters:,} parameters; ")
     if found.ask.annotated is None:
-        console.print(f"configuration {found.config}")
+        page.say(str(found.config), label="configuration ")
     else:
         said = ", ".join(f"{name}={getattr(found.config, name)}" for name in LEFT)
-        console.print(f"configuration the model's own shardings on ({found.ask.annotated}), {said}")
-    console.print()
+        page.say(f"the model's own shardings on ({found.ask.annotated}), {said}", label="configuration ")
+    page.blank()
 
 
-def _setting(console: Console, ask: Ask, global_batch: int | None, before: str = "") -> None:
+def _setting(page: Page, ask: Ask, global_batch: int | None, before: str = "") -> None:
     workload, cluster = ask.workload, ask.cluster
     stack = workload.stack
     batch = f"{global_batch:,} x " if global_batch else ""
-    console.print(f"{before}a step of {batch}{workload.seq:,} tokens in {workload.precision} with {workload.optimizer}")
+    page.say(f"{before}a step of {batch}{workload.seq:,} tokens in {workload.precision} with {workload.optimizer}")
     devices = " and ".join(dict.fromkeys(pool.device.name for pool in cluster.pools))
     hosts = "1 host" if cluster.hosts == 1 else f"{cluster.hosts:,} hosts"
-    console.print(f"cluster {ask.cluster_reference}: {cluster.ranks:,} ranks ({devices}) on {hosts}")
+    page.say(f"cluster {ask.cluster_reference}: {cluster.ranks:,} ranks ({devices}) on {hosts}")
     recipe = workload.recipe or stack.recipe
-    console.print(f"stack {stack.name}: {stack.style} kernels, recipe {recipe}; target {ask.target.target}")
+    page.say(f"stack {stack.name}: {stack.style} kernels, recipe {recipe}; target {ask.target.target}")
 
 
-def _answer(console: Console, found: Estimate) -> None:
+def _answer(page: Page, found: Estimate) -> None:
     predicted = found.prediction
     low, high = seconds(predicted.step_time_low_s), seconds(predicted.step_time_high_s)
     fullest = max(predicted.stages, key=lambda one: one.memory.peak_bytes)
-    console.print(f"step time     {seconds(predicted.step_time_s)}  ({low} to {high})", style="bold")
-    console.print(f"tokens/s/GPU  {count(predicted.tokens_per_s_per_gpu)}")
-    console.print(f"MFU           {percent(predicted.mfu)}")
+    page.say(f"{seconds(predicted.step_time_s)}  ({low} to {high})", "bold", label="step time     ")
+    page.say(f"{count(predicted.tokens_per_s_per_gpu)}", label="tokens/s/GPU  ")
+    page.say(f"{percent(predicted.mfu)}", label="MFU           ")
     peak, capacity = nbytes(fullest.memory.peak_bytes), nbytes(fullest.memory.capacity_bytes)
-    console.print(f"peak memory   {peak} on stage {fullest.stage}, of {capacity}{_margin(found)}")
+    page.say(f"{peak} on stage {fullest.stage}, of {capacity}{_margin(found)}", label="peak memory   ")
     most = max(one.memory.host_bytes for one in predicted.stages)
     if most:
-        console.print(f"host memory   {nbytes(most)} for each device, at most")
+        page.say(f"{nbytes(most)} for each device, at most", label="host memory   ")
     if predicted.fits:
-        console.print("fits          yes")
+        page.say("yes", label="fits          ")
         return
     worst, short = max(found.short, key=lambda pair: pair[1])
     more = f", and {len(found.short) - 1} more" if len(found.short) > 1 else ""
-    console.print(f"fits          no: short {nbytes(short)} on stage {worst}{more}", style="bold")
+    page.say(f"no: short {nbytes(short)} on stage {worst}{more}", "bold", label="fits          ")
 
 
 def _margin(found: Estimate) -> str:
@@ -88,24 +87,24 @@ def _margin(found: Estimate) -> str:
 
 
 def _stages(found: Estimate) -> Table:
-    table = new_table(
+    table = Table(
         "stages, one micro-batch each",
-        *(
-            "stage",
-            "layers",
-            "ranks",
-            "forward",
-            "backward",
-            "in flight",
-            "peak memory",
-            "capacity",
-            "left",
-            "fullest at",
+        (
+            text("stage", 9),
+            number("layers", 5),
+            number("ranks", 4),
+            number("forward", 7),
+            number("backward", 8),
+            number("in flight", 3),
+            number("peak memory"),
+            number("capacity", 2),
+            number("left", 6),
+            number("fullest at", 1),
         ),
     )
     rows = [_stage(stage, work) for stage, work in zip(found.prediction.stages, found.work, strict=True)]
     for name, row in rows_alike(rows):
-        table.add_row(name, *row)
+        table.add(name, *row)
     return table
 
 
@@ -125,27 +124,31 @@ def _stage(stage: StagePrediction, work: StageWork) -> tuple[str, ...]:
 
 
 def _memory(found: Estimate) -> Table:
-    """Memory by category; categories that no stage has are left out."""
-    held = [dict(stage.memory.parts) for stage in found.prediction.stages]
-    names = [name for name in HELD if any(parts.get(name) for parts in held)]
-    table = new_table("memory at the fullest instant", "stage", *names)
-    for name, row in rows_alike([tuple(nbytes(parts.get(part, 0)) for part in names) for parts in held]):
-        table.add_row(name, *row)
+    """Memory by category."""
+    table = Table("memory at the fullest instant", (text("stage", 2), text("held by", 1, least=24)))
+    for name, row in rows_alike([(_parts(stage),) for stage in found.prediction.stages]):
+        table.add(name, *row)
     return table
+
+
+def _parts(stage: StagePrediction) -> str:
+    """What a stage holds at its fullest instant, in the order of `HELD`."""
+    held = dict(stage.memory.parts)
+    return ", ".join(f"{name} {nbytes(held[name])}" for name in HELD if held.get(name))
 
 
 def _traffic(found: Estimate) -> Table:
-    table = new_table("bytes received in a step, all ranks together", "link", "bytes")
+    table = Table("bytes received in a step, all ranks together", columns("link", "bytes"))
     for tier, received in found.prediction.traffic:
-        table.add_row(tier, decimal_bytes(received))
+        table.add(tier, decimal_bytes(received))
     return table
 
 
-def _provenance(console: Console, found: Estimate) -> None:
+def _provenance(page: Page, found: Estimate) -> None:
     """The numbers that everything above follows from."""
     kinds = ", ".join(f"{name} {kind}" for name, kind in found.prediction.provenance)
-    console.print(f"provenance: {kinds}")
-    console.print(f"times, memory and shares follow from these: they are {worth(found.weakest)}")
+    page.say(f"provenance: {kinds}")
+    page.say(f"times, memory and shares follow from these: they are {worth(found.weakest)}")
 
 
 # Many ----------------------------------------------------------------------------------------------------------------
@@ -153,31 +156,41 @@ def _provenance(console: Console, found: Estimate) -> None:
 
 def show_ranked(ask: Ask, numbers: Sequence[int], outcomes: Sequence[Outcome], top: int) -> None:
     """Print the fastest configurations, those that fit first."""
-    console = new_console()
-    console.print(ask.model, style="bold")
-    _setting(console, ask, ask.global_batch)
-    console.print()
+    page = Page()
+    page.say(ask.model, "bold")
+    _setting(page, ask, ask.global_batch)
+    page.blank()
     priced = [(number, one) for number, one in zip(numbers, outcomes, strict=True) if not one.error]
     priced.sort(key=lambda pair: (not pair[1].fits, pair[1].step_time_s, pair[0]))
     shown = priced[:top]
     names = [name for name in NAMES if name != "microbatches"]  # they follow from dp and mbs
     varied = [name for name in names if len({one.config[name] for _, one in shown}) > 1]
     same = ",".join(f"{name}={word(shown[0][1].config[name])}" for name in names if shown and name not in varied)
-    table = new_table(
+    table = Table(
         "configurations by step time, those that fit first",
-        *("rank", "line", *varied, "step time", "tokens/s/GPU", "MFU", "peak memory", "fits"),
+        (
+            text("rank", 3, Way.DROP),
+            number("line", 6),
+            text("pins", 4, least=20),
+            number("step time"),
+            number("tokens/s/GPU", 2),
+            number("MFU", 1),
+            number("peak memory", 5),
+            number("fits"),
+        ),
     )
-    for rank, (number, one) in enumerate(shown, 1):
-        pins = (word(one.config[name]) for name in varied)
-        numbers_shown = (seconds(one.step_time_s), count(one.tokens_per_s_per_gpu), percent(one.mfu))
+    for rank, (line, one) in enumerate(shown, 1):
+        pins = ",".join(f"{name}={word(one.config[name])}" for name in varied)
+        figures = (seconds(one.step_time_s), count(one.tokens_per_s_per_gpu), percent(one.mfu))
         fits = "yes" if one.fits else "no"
-        table.add_row(str(rank), str(number), *pins, *numbers_shown, nbytes(one.peak_memory_bytes), fits)
+        table.add(str(rank), str(line), pins, *figures, nbytes(one.peak_memory_bytes), fits)
     if priced:
-        console.print(f"all of these have {same}")
-        console.print(table)
+        page.say(f"all of these have {same}")
+        page.table(table)
     fitting, failed = sum(one.fits for _, one in priced), len(outcomes) - len(priced)
     left = f"; {len(priced) - top:,} more are not shown (--top)" if len(priced) > top else ""
     refused = f"; {failed:,} could not be priced" if failed else ""
-    console.print(f"{len(priced):,} priced, {fitting:,} of them fit{refused}{left}")
+    page.say(f"{len(priced):,} priced, {fitting:,} of them fit{refused}{left}")
     if priced:
-        console.print(f"numbers are {worth(weakest_kind(*(one.weakest for _, one in priced)))}")
+        page.say(f"numbers are {worth(weakest_kind(*(one.weakest for _, one in priced)))}")
+    page.print()

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from meshwright.planner.answer.explain import Verdict
-from meshwright.planner.cli.views.plans.plan import difference_table, show
-from meshwright.planner.cli.views.tables import new_console
+from meshwright.planner.cli.views.plans.parts import difference_table
+from meshwright.planner.cli.views.plans.plan import SHOWN
+from meshwright.planner.cli.views.tables import Page
 from meshwright.planner.plan.reload import Reloaded
 from meshwright.planner.plan.units import nbytes, seconds
-from meshwright.planner.plan.words import in_words
+from meshwright.planner.plan.words import in_words, short, told
 
 
-def show_explained(again: Reloaded, asked: str, verdict: Verdict | None) -> None:
-    """Print it to standard output."""
-    console = new_console()
+def show_explained(again: Reloaded, asked: str, verdict: Verdict | None, detail: str = "page") -> None:
+    """Print it to standard output; the plan itself in as much detail as is asked for."""
     if verdict is None:
-        show(again.plan)
+        SHOWN[detail](again.plan, None)
         if again.changed:
+            page = Page()
             now, then = seconds(again.prediction.step_time_s), seconds(again.plan.prediction.step_time_s)
-            console.print(f"priced again: a step takes {now}; it was planned to take {then}", style="bold")
+            page.say(f"priced again: a step takes {now}; it was planned to take {then}", "bold")
+            page.print()
         return
-    console.print(f"plan     {again.plan.config}  {seconds(again.prediction.step_time_s)}")
-    console.print(f"why not  {asked}?  {verdict.word}: {verdict.why}", style="bold")
-    if verdict.rival is None or verdict.rival.config is None:
-        return
+    page = Page()
+    page.say(f"{short(again.plan.config)}  {seconds(again.prediction.step_time_s)}", label="plan     ")
+    page.say(f"{asked}?  {verdict.word}: {told(verdict.why)}", "bold", label="why not  ")
     other = verdict.rival
-    peak = nbytes(other.peak_memory_bytes)
-    console.print(f"best     {other.config}  {seconds(other.step_time_s)}, peak memory {peak}")
-    console.print()
-    before = set(in_words(again.plan.config))
-    for line in in_words(verdict.rival.config):
-        if line not in before:
-            console.print(f"there: {line}")
-    console.print()
-    console.print(difference_table("what it takes longer or less for", other.differences))
+    if other is not None and other.config is not None:
+        peak = nbytes(other.peak_memory_bytes)
+        page.say(f"{short(other.config)}  {seconds(other.step_time_s)}, peak memory {peak}", label="best     ")
+        page.blank()
+        before = set(in_words(again.plan.config))
+        for line in in_words(other.config):
+            if line not in before:
+                page.say(f"there: {line}")
+        page.blank()
+        page.table(difference_table("what it takes longer or less for", other.differences))
+    page.print()

@@ -1,0 +1,76 @@
+"""Every view of plans and profiles on consoles of every width: no line is too wide, and figures stay whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from meshwright.planner.answer.explain import Verdict
+from meshwright.planner.answer.relax import Relaxation
+from meshwright.planner.cli.views.machines import profile
+from meshwright.planner.cli.views.plans import compare, diff, estimate, explain, nothing, plan
+from meshwright.planner.search.search import Found
+from tests.cost_models.measured_cpu import hand
+from tests.planner import test_compare, test_diff, test_estimate_view, test_explain_view, test_plan_view
+from tests.planner.handmade import config, prediction, rival
+from tests.planner.handmade import plan as made
+
+WIDTHS = (40, 60, 80, 100, 140, 200)
+FIGURE = re.compile(r"\d[\d,.]*(?: (?:µs|ms|s|%|[KMGT]iB))?")
+
+
+def compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    diff.show_diff(test_diff.compared(monkeypatch, made(), test_diff.OTHER))
+
+
+def explained(_: object) -> None:
+    other = replace(rival("", "tp=8,zero=0", "lost", slower=1.5), differences=(("publish", 1.5), ("bubble", -0.5)))
+    explain.show_explained(test_explain_view.reloaded(), "tp=8", Verdict(word="slower", why="so it is", rival=other))
+
+
+def ranked(_: object) -> None:
+    estimate.show_ranked(test_estimate_view.asked("H100"), (1, 3, 4, 5, 7), test_estimate_view.MANY, 9)
+
+
+def estimated(_: object) -> None:
+    estimate.show(test_estimate_view.estimate(test_estimate_view.asked("H100", "A100", hosts=1024, ranks=4096)))
+
+
+def lacking(_: object) -> None:
+    helps = Found(config("tp=4,zero=0", 8), prediction(step_time_s=3.0))
+    change = Relaxation(kind="constraint", what="ask nothing of a name: with recompute=full it fits", found=helps)
+    nothing.show_nothing(test_plan_view.nothing(change))
+
+
+VIEWS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "page": lambda _: plan.show(made()),
+    "whole": lambda _: plan.show_whole(made()),
+    "diff": compared,
+    "explain": explained,
+    "estimate": estimated,
+    "ranked": ranked,
+    "nothing": lacking,
+    "compare": lambda _: compare.show(made(), test_compare.measured()),
+    "profile": lambda _: profile.show(hand(), "profile.json"),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_it_fits(view: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed at any width has no figure that the widest has not."""
+    figures: set[str] = set()
+    for width in (400, *reversed(WIDTHS)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        VIEWS[view](monkeypatch)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines
+        for line in lines:
+            assert cell_len(line) <= width, line
+            line.encode("latin-1")
+        found = {figure for line in lines for figure in FIGURE.findall(line)}
+        figures = figures or found
+        assert not found - figures
