@@ -44,7 +44,7 @@ from meshwright.planner.question.pins import SHARED, Config
 from meshwright.planner.question.pricing import LEAST_BATCH
 from meshwright.planner.refine.improvement import Bench
 from meshwright.planner.refine.operators.bodies import Built
-from meshwright.planner.refine.operators.bounds import Arrangement, arrangements, key_of, mesh_of, parts_s
+from meshwright.planner.refine.operators.bounds import Arrangement, arrangements, key_of, no_less, parts_s
 from meshwright.planner.refine.operators.operators import FEW_AXES
 from meshwright.planner.space.declared import NOWHERE, Storage
 
@@ -180,10 +180,8 @@ class Checker:
         known = self.arrangements.get(key_of(config))
         if known is None or known.axes > FEW_AXES or self.bench.cluster.heterogeneous:
             return 0.0
-        alike = [one.config for one in self.arrangements.values() if mesh_of(one.config) == mesh_of(config)]
+        alike = [one.config for one in self.arrangements.values() if no_less(known.config, one.config)]
         fewest = min(alike, key=lambda one: (one.recompute != "none", one.microbatches))
-        if fewest.microbatches > config.microbatches:
-            fewest = known.config
         return max(self._at_least_s(config, one) for one in (fewest, known.config))
 
     def _at_least_s(self, config: Config, one: Config) -> float:

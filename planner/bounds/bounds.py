@@ -328,7 +328,8 @@ class Bounds:
         reduced, published = (sum(wires.once(calls)[at] for calls, _ in own) for at in (0, 1))
         if "gradients" in hides and not (config.pp > 1 and self.common.setting.target.reduces_last):
             hidden = self.common.step.covered * own[0][1].work if len(own) == 1 else reduced
-            reduced = max(wires.once(own[0][0][:1])[0], reduced - hidden)
+            first = own[0][0][0][0]  # what a stage reduces last is of its first call alone
+            reduced = max(wires.once(((first, 1),))[0], reduced - hidden)
         return ending + reduced + (0.0 if "publish" in hides else published)
 
     # memory

@@ -154,6 +154,10 @@ class CoarseBounds:
         if fullest is None:
             return inf
         fits = self.common.with_runtime(fullest[1]) <= self.common.capacity
+        if not fits.all():  # shares of a causal sequence may keep less than the whole
+            leanest = self.fullest(whole, share * self.least_used(config.recompute, sequences), units=False)
+            assert leanest is not None
+            fits = self.common.with_runtime(leanest[1]) <= self.common.capacity
         if not fits.any():
             return inf
         kernels = share * (sums.device + self.attention_s(config.recompute, sequences))
@@ -179,6 +183,13 @@ class CoarseBounds:
             pieces = self.sums(Anchor(1, 1, recompute, sequences, cp, context)).attention
             found = np.where(pieces > 0, np.minimum(found, cp * pieces), found)
         return found
+
+    def least_used(self, recompute: str, sequences: int) -> Vector:
+        """`Sums.used` on one rank, the least in whatever pieces a sequence is attended to."""
+        found = self.sums(Anchor(1, 1, recompute, sequences)).used
+        for cp, context in self.space.contexts():
+            found = np.minimum(found, cp * self.sums(Anchor(1, 1, recompute, sequences, cp, context)).used)
+        return np.asarray(found)
 
     def inside(self, base: Config, sequences: int) -> Anchor:
         """The anchor with the ranks of one copy, which covers the part of an expert group that lies within them."""

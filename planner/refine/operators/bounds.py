@@ -100,7 +100,7 @@ class Bounded:
             return replace(other, bound_s=max(other.bound_s, bound_s))
 
         for key, other in self._waiting.items():
-            if _no_less(other.config, one.config):
+            if no_less(other.config, one.config):
                 self._waiting[key] = raised(other)
         tight = raised(one)
         if seconds and coarse.operators_s(one.config, seconds) <= coarse.operators_s(one.config):
@@ -114,10 +114,10 @@ def key_of(config: Config) -> tuple[object, ...]:
     return *mesh_of(config), config.microbatches, config.recompute
 
 
-def _no_less(other: Config, one: Config) -> bool:
-    """Whether parts of one arrangement are no more than those of another."""
-    again = one.recompute in ("none", other.recompute)
-    return again and mesh_of(other) == mesh_of(one) and other.microbatches >= one.microbatches
+def no_less(other: Config, one: Config) -> bool:
+    """Whether parts of one arrangement are no more than those of another, whose sequences may be cut as well."""
+    again, cut = one.recompute in ("none", other.recompute), one.zigzag or not other.zigzag
+    return again and cut and mesh_of(other) == mesh_of(one) and other.microbatches >= one.microbatches
 
 
 def mesh_of(config: Config) -> tuple[object, ...]:
