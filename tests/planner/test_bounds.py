@@ -52,6 +52,24 @@ NEAR = (
 """What the bounds of `BOUNDS` and that on bytes are of prices in the mean, case by case."""
 
 
+BEYOND = (
+    # Gradients reduced last: of all layers of a stage, and not of its last to be reduced.
+    (CASES[2], "tp=4,pp=2,dp=1,cp=2,zero=0,mbs=4,recompute=none,schedule=zb-h2"),
+    # Memory where a sequence is attended to whole, beside a ring.
+    (CASES[3], "tp=1,pp=1,dp=8,cp=4,zero=3,mbs=4,recompute=selective_op,context=ring,regather=off"),
+    # Parts on a mesh of which no named plan of fewer micro-batches cuts sequences in a zigzag.
+    (CASES[3], "tp=8,pp=1,dp=1,cp=4,zero=1,mbs=8,recompute=none,context=ring"),
+)
+"""Plans that a bound was once beyond the price of."""
+
+
+@pytest.mark.parametrize(("case", "config"), BEYOND)
+def test_no_bound_is_beyond_the_price_of_what_was_found(case: Case, config: str) -> None:
+    own = opened(case)
+    filled = own.setting.settled(fill(parse([config]), ranks=own.space.ranks, global_batch=case.batch), case.batch)
+    assert Checker(own).checked(filled).violations == []
+
+
 @pytest.mark.parametrize(("case", "near"), tuple(zip(CASES, NEAR, strict=True)), ids=map(str, CASES))
 def test_bounds_never_exceed_prices_and_are_near_them(case: Case, near: tuple[float, ...]) -> None:
     tally = check(case, EACH)

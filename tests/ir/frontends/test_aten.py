@@ -205,7 +205,7 @@ BODIES: Mapping[str, Body] = {
     ),
     "routed experts": routed,
     # elementwise
-    "add": lambda n, x, i: torch.add(x, n.v, alpha=2) + 3 + torch.add(x, 2, alpha=3),
+    "add": lambda n, x, i: torch.add(x, n.v, alpha=2) + 3 + torch.add(x, 2, alpha=3) + torch.add(x, x > 0, alpha=0.6),
     "sub": lambda n, x, i: torch.sub(x, n.v, alpha=2) - 3 - (1 - x) + torch.rsub(x, n.v),
     "mul": lambda n, x, i: x * n.v * 2.5,
     "div": lambda n, x, i: (

@@ -65,7 +65,8 @@ def binary(kind: str, left: str = "self", right: str = "other") -> Lowering:
         a, b = call[left], call[right]
         attrs: dict[str, Attr] = {}
         if (alpha := call["alpha"]) not in (None, 1):
-            a, b = (a, b * alpha) if number(b) else (a, t.emit("mul", [b], (t.type(b),), {"scalar": alpha}))
+            own = b if number(b) else t.cast(b, call.type.dtype)
+            b = b * alpha if number(b) else t.emit("mul", [own], (t.type(own),), {"scalar": alpha})
         if (mode := text(call["rounding_mode"])) is not None:
             attrs["rounding"] = mode
         if number(b):
