@@ -106,6 +106,7 @@ def questions() -> Iterator[tuple[str, str, str]]:
 def answer(folder: Path, verb: str, model: str, words: str) -> int:
     """Ask one question, and keep what is answered; a plan is emitted, too."""
     os.chdir(ROOT)
+    os.environ["COLUMNS"] = "1000"  # so that no path is broken
     files = folder / "files"
     argv = [verb, f"examples/{model}", *words.split()]
     said = StringIO()

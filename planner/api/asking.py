@@ -67,7 +67,7 @@ def plan(
     """
     given: dict[str, Any] = {
         "micro_batch": micro_batch, "dtype": dtype, "optimizer": optimizer, "stack": stack, "style": style,
-        "recipe": recipe, "imbalance": imbalance, "target": target, "seed": seed, "cache": cache,
+        "recipe": recipe, "imbalance": imbalance, "target": target, "seed": seed, "no_cache": not cache,
     }  # fmt: skip
     wishes: dict[str, Any] = {"fix": words(fix), "allow": words(allow), "forbid": words(forbid)}
     args = _arguments(model, cluster, profile, hooks, global_batch=global_batch, seq=seq, **given, **wishes)
@@ -110,7 +110,7 @@ def estimate(
     """Price one configuration, as `plan estimate` does; `fix` has what it is, and what it leaves open is filled in."""
     given: dict[str, Any] = {
         "micro_batch": micro_batch, "dtype": dtype, "optimizer": optimizer, "stack": stack, "style": style,
-        "recipe": recipe, "imbalance": imbalance, "target": target, "seed": seed, "cache": cache,
+        "recipe": recipe, "imbalance": imbalance, "target": target, "seed": seed, "no_cache": not cache,
     }  # fmt: skip
     args = _arguments(
         model, cluster, profile, hooks, global_batch=global_batch, seq=seq, fix=words(fix), verb="estimate", **given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from os import PathLike, fspath
 from types import FunctionType
@@ -24,7 +25,7 @@ def named(model: Any, hooks: Mapping[str, Any]) -> tuple[str, Source | None]:
         return fspath(model), None
     if not isinstance(model, FunctionType):
         return f"{type(model).__qualname__} in Python", load_object(model, **hooks)
-    file = inspect.getsourcefile(model) or ""
+    file = os.path.abspath(inspect.getsourcefile(model) or "")  # noqa: PTH100 - as it is called, whatever it links to
     if hooks or not file.endswith(".py"):
         return f"{model.__qualname__} in Python", load_made(model, "Python", hooks)
     if model.__module__.startswith(EXECUTED):

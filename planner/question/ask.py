@@ -131,7 +131,7 @@ def asked(args: Namespace) -> Ask:
         modules=modules,
         profile=profile,
         notes=(*notes, *said_of(profile, cluster)),
-        store=usual() if getattr(args, "cache", True) else None,
+        store=None if getattr(args, "no_cache", False) else usual(),
         unsaid=frozenset(
             name
             for name, said in (("target", args.target), ("stack", args.stack or args.style), ("recipe", args.recipe))

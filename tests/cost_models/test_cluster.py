@@ -331,7 +331,7 @@ def rows(*entries: tuple[float, ...]) -> LinkMatrix:
             (wire("a", "z"), wire("b", "b"), wire("a", "b"), wire("b", "a")),
             None,
             [
-                (("link", 0, "between"), LinkEndUnknown, "there is no pool 'z'", "use 'a', 'b'"),
+                (("link", 0, "between"), LinkEndUnknown, "there is no pool 'z'", "use one of a, b"),
                 (("link", 1, "between"), LinkEndUnknown, "both ends are 'b'", "name two pools"),
                 (("link", 3, "between"), PoolRepeated, "b and a are linked already", "join both into one"),
             ],

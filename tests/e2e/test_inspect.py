@@ -156,4 +156,4 @@ def test_a_step_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "missing.py", "--dump-after", "lod"]) == 2
     refusal = capsys.readouterr().err
     assert UnknownStep.code in refusal
-    assert "load, fold, loops, cuts" in refusal
+    assert "did you mean 'load'?" in refusal

@@ -42,7 +42,7 @@ def planned(profile: str, folder: Path, *more: str) -> int:
 
 def test_a_plan_holds_what_it_was_priced_by(profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """So that it is priced again as it was, wherever the profile is."""
-    assert planned(profile, tmp_path / "p") == 0
+    assert planned(profile, tmp_path / "p", "-v") == 0
     assert "prices are of profile by-hand, measured 2026-11-30" in capsys.readouterr().out
     Path(profile).unlink()
     plan = load_plan(tmp_path / "p")

@@ -78,8 +78,7 @@ def add_cache(parser: ArgumentParser) -> None:
     """Add --no-cache."""
     parser.add_argument(
         "--no-cache",
-        dest="cache",
-        action="store_false",
+        action="store_true",
         help="load the model and search, whatever earlier runs kept (`plan cache`), and keep nothing",
     )
 

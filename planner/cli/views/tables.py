@@ -240,6 +240,10 @@ class Page:
         under = " " * len(label) if label else indent
         self.lines += [(line, style) for line in folded(f"{label}{text}", self.width, under)]
 
+    def whole(self, text: str) -> None:
+        """Add a line that is not broken, however long it is: one with a path, which is copied."""
+        self.lines.append((text, ""))
+
     def blank(self) -> None:
         """Add an empty line, unless the page begins there."""
         if self.lines:

@@ -106,5 +106,5 @@ def test_the_usual_target_is_that_of_the_devices() -> None:
 
 @pytest.mark.parametrize(("cluster", "target"), [("1x2xH100", "jax-cuda"), ("1x4xTPU-v5e", "jax-tpu")])
 def test_a_model_in_jax_is_planned_for_jax(cluster: str, target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([MLP, "--cluster", cluster, "--global-batch", "16", "--seq", "16"]) == 0
+    assert main([MLP, "--cluster", cluster, "--global-batch", "16", "--seq", "16", "-v"]) == 0
     assert f"stack jax: xla kernels, recipe fsdp-bf16-reduce; target {target}" in capsys.readouterr().out

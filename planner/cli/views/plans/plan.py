@@ -304,7 +304,7 @@ def _end(page: Page, notes: Sequence[str], written: Path | None) -> None:
     for note in notes:
         page.say(f"note: {note}")
     if written is not None:
-        page.say(f"written: {written}")
+        page.whole(f"written: {written}")
 
 
 # All that is known ---------------------------------------------------------------------------------------------------
