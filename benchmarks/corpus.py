@@ -27,6 +27,8 @@ from meshwright.planner.cli.output import MANIFEST
 ROOT = Path(__file__).resolve().parents[1]
 ANSWER = "answer"
 CPU_S = 300.0
+COLUMNS = "1000"
+"""Of a line, so that no path is broken."""
 CONTEXT, MOST_LINES = 1, 40
 """Of a diff: lines around a difference; lines shown of a file."""
 
@@ -106,7 +108,6 @@ def questions() -> Iterator[tuple[str, str, str]]:
 def answer(folder: Path, verb: str, model: str, words: str) -> int:
     """Ask one question, and keep what is answered; a plan is emitted, too."""
     os.chdir(ROOT)
-    os.environ["COLUMNS"] = "1000"  # so that no path is broken
     files = folder / "files"
     argv = [verb, f"examples/{model}", *words.split()]
     said = StringIO()
@@ -130,6 +131,7 @@ def _anywhere(text: str, folder: Path) -> str:
 
 def record(into: Path, jobs: int) -> int:
     """Write the answers that a folder lacks; how many could not be had."""
+    os.environ["COLUMNS"] = COLUMNS
     asked, failed = [], 0
     for number, (verb, model, words) in enumerate(questions()):
         folder = into.resolve() / f"{number:03}"

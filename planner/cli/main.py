@@ -77,24 +77,28 @@ VERBS = (
         help="a saved plan as one HTML page: the step in time, memory, links, operators, and why it is the one",
         arguments=plans.report,
         module="meshwright.planner.cli.verbs.plans.report",
+        begins=LOADING,
     ),
     Verb(
         name="trace",
         help="the predicted step of a saved plan as trace events, for Perfetto",
         arguments=plans.trace,
         module="meshwright.planner.cli.verbs.plans.trace",
+        begins=LOADING,
     ),
     Verb(
         name="emit",
         help="write a saved plan as a training script in stock PyTorch, with a launch script and a rank map",
         arguments=code.emit,
         module="meshwright.planner.cli.verbs.code.emit",
+        begins=LOADING,
     ),
     Verb(
         name="verify",
         help="run the code of a plan on this machine, and compare it with the model on one device",
         arguments=code.verify,
         module="meshwright.planner.cli.verbs.code.verify",
+        begins=LOADING,
     ),
     Verb(
         name="compare",
@@ -107,6 +111,7 @@ VERBS = (
         help="show what the planner sees in a model: blocks, parameters, FLOPs, saved activations, cuts, coverage",
         arguments=code.inspect,
         module="meshwright.planner.cli.verbs.code.inspect",
+        begins=LOADING,
     ),
     Verb(
         name="cluster",

@@ -5,9 +5,10 @@ Rooms that work are given a `Told`, and call it: before a phase without a search
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from meshwright.planner.search.search import Search
+if TYPE_CHECKING:
+    from meshwright.planner.search.search import Search
 
 TRACING = "tracing the model"
 PRICING = "pricing plans that a person would write"

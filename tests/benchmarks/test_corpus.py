@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.corpus import answer, main, questions
+from benchmarks.corpus import COLUMNS, answer, main, questions
 from meshwright.planner.cli.main import VERBS, build_parser
 
 
@@ -19,8 +19,11 @@ def test_every_question_is_a_command_line_about_a_model_that_exists() -> None:
     assert len(asked) == len(set(asked)) >= 60
 
 
-def test_an_answer_is_the_same_wherever_it_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_is_the_same_wherever_it_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And one that is not is shown, as a file that one of them lacks is."""
+    monkeypatch.setenv("COLUMNS", COLUMNS)
     one, other = (tmp_path / name / "000" for name in ("one", "another"))
     words = "--cluster cpu:2 --target torch-gloo --global-batch 8 --seq 16 --fix tp=2"
     for folder in (one, other):

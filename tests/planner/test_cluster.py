@@ -18,6 +18,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cluster.md"
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     assert main(["cluster", "show", *words]) == 0
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -25,6 +30,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 def test_the_page_shows_what_plan_prints(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("COLUMNS")
     examples = re.findall(r"```console\n\$ plan cluster show (.*)\n((?:.*\n)*?)```", PAGE.read_text())
     assert examples
     for words, shown in examples:
@@ -119,8 +125,8 @@ def test_a_cluster_with_measured_links(tmp_path: Path, capsys: pytest.CaptureFix
     assert lines[0] == f"{path}: 4 ranks on 3 hosts"
     assert lines[1] == "pool a: 2 x 1 Own, ranks 0 to 1"
     assert lines[6] == "pool b: 1 x 2 H100-80G, ranks 2 to 3"
-    assert "├── NICs of a host: 2 x infiniband, 200 Gb/s (user)" in lines
-    assert "└── 2 per GPU-hour (user)" in lines
+    assert "  NICs of a host: 2 x infiniband, 200 Gb/s (user)" in lines
+    assert "  2 per GPU-hour (user)" in lines
     rows = [" ".join(line.split()) for line in lines]
     assert "a 0 - 1 rail infiniband 2.50 GB/s 2.50 GB/s 2.7 µs user, fitted" in rows
     assert "link matrix: 3 x 3, its rates replace those of the pairs that it covers (user)" in lines
@@ -150,7 +156,7 @@ def test_what_a_single_host_has_not(capsys: pytest.CaptureFixture[str]) -> None:
     """No price, no adapters, no matrix, and no second pool."""
     lines = printed(capsys, "cpu:2")
     assert lines[0] == "cpu:2: 2 ranks on 1 host"
-    assert "└── no NICs" in lines
+    assert "  no NICs" in lines
     assert not any(line.startswith(("price", "link matrix", "warning")) for line in lines)
     shown = json.loads("\n".join(printed(capsys, "cpu:2", "--json")))
     assert shown["cluster"]["link_matrix"] is None

@@ -19,12 +19,18 @@ CHIPS = json.loads((ROOT / "cost_models" / "profiles" / "compute.json").read_tex
 PAGE = ROOT / "docs" / "cluster.md"
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["gpus", *words]) == 0
     return "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
 
 
-def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
     examples = re.findall(r"```console\n\$ plan gpus ?(.*)\n((?:.*\n)*?)```", PAGE.read_text())
     assert len(examples) == 2
     for words, told in examples:

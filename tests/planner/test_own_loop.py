@@ -19,6 +19,7 @@ from meshwright.backends.torch_.emit.write import hosts
 from meshwright.backends.torch_.parallel import Parallelized, same_parameters
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
 from meshwright.ir.sharding.mesh import Mesh
+from meshwright.planner.cli.progress import Progress
 from meshwright.planner.cli.verbs.code import emit
 from meshwright.planner.plan import parallelize
 from tests.planner.handmade import plan, prediction
@@ -241,7 +242,7 @@ def emitted(
     monkeypatch.setattr(emit, "reload", lambda plan, model: again)
     monkeypatch.setattr(emit, "on_target", lambda _, name: done.append(f"on {name}") or other)
     monkeypatch.setattr(emit, "subject_of", lambda again: done.append("the plan") or subject)
-    monkeypatch.setattr(emit, "tiny", lambda again, folder: done.append("its twin") or subject)
+    monkeypatch.setattr(emit, "tiny", lambda again, folder, progress: done.append("its twin") or subject)
     backend = SimpleNamespace(
         emit=made,
         on_hosts=lambda target, _: target == "torch-cuda",
@@ -251,7 +252,7 @@ def emitted(
     monkeypatch.setattr(emit, "backend_of", lambda _: backend)
     monkeypatch.setattr(emit, "seats", lambda cluster: f"seats of {cluster}")
     usual = {"plan": "p", "model": None, "out": str(folder), "target": None, "tiny": False, "init": None}
-    return emit.run(Namespace(**usual | {"force": False, "json": False} | words)), done
+    return emit.run(Namespace(**usual | {"force": False, "json": False, "progress": Progress(None)} | words)), done
 
 
 def test_what_is_written_is_told(

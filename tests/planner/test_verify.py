@@ -14,6 +14,7 @@ import pytest
 from meshwright.backends.results import Alone, Verified
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.graph.graph import Type
+from meshwright.planner.cli.progress import Progress
 from meshwright.planner.cli.verbs.code import verify
 from meshwright.planner.cli.views.code import alone as of_alone
 from meshwright.planner.cli.views.code import verify as of_run
@@ -274,8 +275,8 @@ def ran(
     """The exit code, and what was called; the plan takes 2 GiB, of which one is planned on each of two ranks."""
     done: list[str] = []
     plan = SimpleNamespace(machines=SimpleNamespace(ranks=ranks), decisions=SimpleNamespace(target=target))
-    own = SimpleNamespace(program="program", name="the plan")
-    twin = SimpleNamespace(program="program", name="its twin")
+    own = SimpleNamespace(program="program", name="the plan", ranks=ranks)
+    twin = SimpleNamespace(program="program", name="its twin", ranks=ranks)
 
     def check(limit: float, time_limit_s: float) -> None:
         done.append(f"may take {limit / GIB:g} GiB and {time_limit_s:g} s")
@@ -293,14 +294,16 @@ def ran(
     monkeypatch.setattr(verify, "load_plan", lambda path: plan)
     monkeypatch.setattr(verify, "reload", lambda plan, model: f"again, {model}")
     monkeypatch.setattr(verify, "subject_of", lambda again: own)
-    monkeypatch.setattr(verify, "tiny", lambda again, folder: twin)
+    monkeypatch.setattr(verify, "tiny", lambda again, folder, progress: twin)
     monkeypatch.setattr(verify, "backend_of", lambda subject: backend)
     monkeypatch.setattr(verify, "verify_alone", lambda subject, folder, args: done.append(subject.name) or args.good)
     monkeypatch.setattr(verify, "planned_memory", lambda program: (GIB, GIB))
     monkeypatch.setattr(verify, "available_bytes", lambda: 7 * GIB)
     monkeypatch.setattr(verify, "needs_of", lambda subject, planned, steps: SimpleNamespace(check=check))
     usual = {"plan": "p", "model": None, "alone": False, "tiny": False, "out": None, "steps": 2, "time_limit": 60.0}
-    return verify.run(Namespace(**usual | {"memory_limit": None, "json": False, "good": True} | words)), done
+    return verify.run(
+        Namespace(**usual | {"memory_limit": None, "json": False, "good": True, "progress": Progress(None)} | words)
+    ), done
 
 
 @pytest.mark.parametrize(
@@ -353,8 +356,9 @@ def test_ranks_alone_are_told_one_by_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
 ) -> None:
     """Beside JSON on standard error."""
+    monkeypatch.setenv("COLUMNS", "200")
     subject: Any = SimpleNamespace(ranks=16)
-    args = Namespace(time_limit=60.0, json=as_json)
+    args = Namespace(time_limit=60.0, json=as_json, progress=Progress(None))
     for ranks, good in (([ONE, OTHER], False), ([ONE], True)):
         backend = SimpleNamespace(each_alone=lambda *_, ranks=ranks, **__: iter(ranks))
         monkeypatch.setattr(verify, "backend_of", lambda _, backend=backend: backend)

@@ -1,26 +1,39 @@
-"""Every view of plans and profiles on consoles of every width: no line is too wide, and figures stay whole."""
+"""Every view on consoles of every width: no line is too wide, and figures stay whole."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
+from meshwright.cost_models.compute.known import all_known, known
 from meshwright.planner.answer.explain import Verdict
 from meshwright.planner.answer.relax import Relaxation
-from meshwright.planner.cli.views.machines import profile
+from meshwright.planner.cli.views.code import inspect, verify
+from meshwright.planner.cli.views.machines import cluster, gpus, profile
 from meshwright.planner.cli.views.plans import compare, diff, estimate, explain, nothing, plan
+from meshwright.planner.question.clusters import look
 from meshwright.planner.search.search import Found
 from tests.cost_models.measured_cpu import hand
-from tests.planner import test_compare, test_diff, test_estimate_view, test_explain_view, test_plan_view
+from tests.planner import (
+    test_compare,
+    test_diff,
+    test_estimate_view,
+    test_explain_view,
+    test_inspect_view,
+    test_plan_view,
+    test_verify,
+)
 from tests.planner.handmade import config, prediction, rival
 from tests.planner.handmade import plan as made
 
+TWO_POOLS = Path(__file__).parents[2] / "examples" / "clusters" / "two_pools.toml"
 WIDTHS = (40, 60, 80, 100, 140, 200)
-FIGURE = re.compile(r"\d[\d,.]*(?: (?:µs|ms|s|%|[KMGT]iB))?")
+FIGURE = re.compile(r"(?<![A-Za-z\d])\d[\d,.]*(?: (?:µs|ms|s|%|[KMGT]iB))?")
 
 
 def compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +68,11 @@ VIEWS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "ranked": ranked,
     "nothing": lacking,
     "compare": lambda _: compare.show(made(), test_compare.measured()),
+    "verify": lambda _: verify.say(verify.shown(test_verify.found(off=("a tensor is off " * 9,)), ())),
+    "inspect": lambda _: inspect.show(test_inspect_view.FOUND),
+    "cluster": lambda _: cluster.show(look(str(TWO_POOLS))),
+    "gpus": lambda _: gpus.show_all(all_known()),
+    "gpu": lambda _: gpus.show_one(known("GB200")),
     "profile": lambda _: profile.show(hand(), "profile.json"),
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.backends.measuring import Case, Sample, Told
+from meshwright.backends.torch_.emit.write.frame.entry import GLOO_ENDS_S
 from meshwright.backends.torch_.measure.kernels import kernel, timed
 from meshwright.backends.torch_.measure.wires import moving, ranks_of_a_host, timed_together
 from meshwright.ir.processes import end_with
@@ -44,6 +46,7 @@ def joined(cases: Sequence[Case], samples: Path, threads: int, budget_s: float, 
             told(case)
     dist.barrier()
     dist.destroy_process_group()
+    time.sleep(GLOO_ENDS_S)
 
 
 def _keep(samples: Path, found: Iterable[Sample]) -> None:

@@ -169,6 +169,10 @@ class Table:
                 found += [(line, "") for line in folded(f"{INDENT}{row[at]}", width, INDENT) if line]
         return found
 
+    def heads(self, width: int) -> list[str]:
+        """The heads of the columns that have room."""
+        return [self.columns[at].head for at in self._fitted(width)]
+
     def _fitted(self, width: int) -> dict[int, int]:
         """The columns that are shown, with their widths."""
         whole = [

@@ -15,6 +15,7 @@ from pathlib import Path
 from meshwright.backends.subject import Subject
 from meshwright.ir.quoting import word
 from meshwright.planner.cli.output import check_files, folder_of, remember, unwritable
+from meshwright.planner.cli.progress import Progress
 from meshwright.planner.plan.emitted import backend_of, seats, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import Reloaded, on_target, reload
@@ -35,9 +36,11 @@ def run(args: Namespace) -> int:
             f"{seconds(planned.prediction.step_time_s)} for {planned.plan.decisions.target}",
             file=sys.stderr,
         )
-    subject = replace(tiny(again, folder) if args.tiny else subject_of(again), init=args.init or "")
+    subject = replace(tiny(again, folder, args.progress) if args.tiny else subject_of(again), init=args.init or "")
     written_by = backend_of(subject)
+    args.progress.phase("writing the code")
     files = written_by.emit(subject, folder)
+    args.progress.clear()
     for said in files.told:
         print(f"note: {said}", file=sys.stderr)  # noqa: T201
     places = seats(again.ask.cluster)
@@ -59,8 +62,9 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def tiny(again: Reloaded, folder: Path) -> Subject:
+def tiny(again: Reloaded, folder: Path, progress: Progress) -> Subject:
     """The twin of a plan, as the emitter takes it; its differences are printed."""
+    progress.phase("making the small twin")
     made = twinned(Planned.of(again), folder)
     for said in made.told:
         print(f"the twin: {said}", file=sys.stderr)  # noqa: T201

@@ -12,6 +12,7 @@ from meshwright.ir.errors import UnknownStep, instead
 from meshwright.ir.frontends.door import load_model
 from meshwright.ir.graph.fold import Fold
 from meshwright.planner.question.inspection import STEPS, Workload, report, to_json, verified
+from meshwright.planner.search.phases import TRACING
 
 
 def run(args: Namespace) -> int:
@@ -19,8 +20,10 @@ def run(args: Namespace) -> int:
     workload = Workload(args.batch, args.seq, args.dtype, args.style, args.device)
     dump = _dump_step(args.dump_after)
     source = load_model(args.model, dtype=args.dtype)
+    args.progress.told(TRACING)
     gc.freeze()  # frameworks stay: a collection that walks them takes longer than what a trace leaves
     captured = verified(source, workload, seed=args.seed)
+    args.progress.clear()
     if dump is not None:
         sys.stdout.write(f"{dump(captured.fold)}\n")
         return 0

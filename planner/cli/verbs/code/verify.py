@@ -20,7 +20,7 @@ from meshwright.planner.cli.exits import MISMATCH
 from meshwright.planner.cli.output import folder_of, made
 from meshwright.planner.cli.verbs.code.emit import tiny
 from meshwright.planner.cli.views.code import alone as of_alone
-from meshwright.planner.cli.views.code.verify import shown, to_json
+from meshwright.planner.cli.views.code.verify import say, shown, to_json
 from meshwright.planner.plan.emitted import backend_of, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.needs import available_bytes, needs_of, planned_memory
@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
         with tempfile.TemporaryDirectory() as own:
             folder = made(folder_of(args.out)) if args.out is not None else Path(own)
             again = reload(plan, args.model)
-            subject = tiny(again, folder) if args.tiny else subject_of(again)
+            subject = tiny(again, folder, args.progress) if args.tiny else subject_of(again)
             return 0 if verify_alone(subject, folder, args) else MISMATCH
     if not args.tiny and (plan.decisions.target not in LOCAL or ranks > MOST_RANKS):
         raise VerificationTooLarge(
@@ -55,29 +55,34 @@ def run(args: Namespace) -> int:
     again = reload(plan, args.model)
     with tempfile.TemporaryDirectory() as own:
         folder = made(folder_of(args.out)) if args.out is not None else Path(own)
-        subject = tiny(again, folder) if args.tiny else subject_of(again)
+        subject = tiny(again, folder, args.progress) if args.tiny else subject_of(again)
         run = backend_of(subject)
         run.check_installed()
         planned = planned_memory(subject.program)
         limit = available_bytes() if args.memory_limit is None else args.memory_limit * 2**30
         needs_of(subject, planned, args.steps).check(limit, args.time_limit)
+        args.progress.phase("writing the code")
         run.emit(subject, folder).write(folder)
+        args.progress.phase(f"running {subject.ranks} ranks, and one device")
         found = run.verify(subject, folder, steps=args.steps, limit_s=args.time_limit)
+    args.progress.clear()
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found, planned), indent=2)}\n")
     else:
-        sys.stdout.write("\n".join(shown(found, planned)) + "\n")
+        say(shown(found, planned))
     return 0 if found.exact else MISMATCH
 
 
 def verify_alone(subject: Subject, folder: Path, args: Namespace) -> bool:
     """Run ranks alone and print the results; whether nothing differs."""
     found = []
+    args.progress.phase("running ranks, each alone")
     for one in backend_of(subject).each_alone(subject, folder, limit_s=args.time_limit):
         found.append(one)
         print(of_alone.line(one), file=sys.stderr if args.json else sys.stdout, flush=True)
+    args.progress.clear()
     if args.json:
         sys.stdout.write(f"{json.dumps(of_alone.to_json(found, subject.ranks), indent=2)}\n")
     else:
-        sys.stdout.write("".join(f"{row}\n" for row in of_alone.shown(found, subject.ranks)))
+        say(of_alone.shown(found, subject.ranks))
     return not any(one.differences for one in found)

@@ -18,5 +18,8 @@ def run(args: Namespace) -> int:
     again = reload(load_plan(args.plan), args.model)
     for said in again.changed:
         print(f"warning: {said}; prices are made again", file=sys.stderr)  # noqa: T201
-    write_and_say(file, document(report_of(again)), as_json=args.json)
+    args.progress.phase("drawing the page")
+    page = document(report_of(again))
+    args.progress.clear()
+    write_and_say(file, page, as_json=args.json)
     return 0

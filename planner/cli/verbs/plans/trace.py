@@ -18,5 +18,7 @@ def run(args: Namespace) -> int:
     again = reload(load_plan(args.plan), args.model)
     for said in again.changed:
         print(f"warning: {said}; prices are made again", file=sys.stderr)  # noqa: T201
-    write_and_say(file, trace_text(timeline(again), again.plan.model.ref), as_json=args.json)
+    text = trace_text(timeline(again), again.plan.model.ref)
+    args.progress.clear()
+    write_and_say(file, text, as_json=args.json)
     return 0

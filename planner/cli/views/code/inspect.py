@@ -1,60 +1,56 @@
-"""An inspection as a person reads it: tables by rich, plain text where there is no terminal."""
+"""An inspection as a person reads it."""
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
-
+from meshwright.planner.cli.views.tables import INDENT, Page, Table, columns, number, text
 from meshwright.planner.plan.units import count, flops, nbytes, percent
 from meshwright.planner.question.inspection import Inspection
-
-WIDTH = 120
-"""Columns where no terminal says how many it has, and on one with fewer: a line that wraps is better than a number that
-is cut off."""
 
 SHOWN_CUTS = 6
 SHOWN_KINDS = 6
 
+BLOCK_COLUMNS = (
+    text("block", 7),
+    number("runs"),
+    number("parameters"),
+    number("ops", 2),
+    number("forward", 5),
+    number("backward", 3),
+    number("moves", 1),
+    number("kept", 4),
+)
+
 
 def show(found: Inspection) -> None:
     """Print to standard output."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, WIDTH) if console.is_terminal else WIDTH
+    page = Page()
     workload = found.workload
-    console.print(f"[bold]{found.reference}[/]  digest {found.digest}")
+    page.say(f"{found.reference}  digest {found.digest}", "bold")
     trained = "" if found.trainable == found.parameters else f", {found.trainable:,} of them trained"
-    console.print(f"{found.parameters:,} parameters{trained}, {nbytes(found.parameter_bytes)}")
-    console.print(
+    page.say(f"{found.parameters:,} parameters{trained}, {nbytes(found.parameter_bytes)}")
+    page.say(
         f"one step of {workload.batch} x {workload.seq} tokens: forward {flops(found.total.forward_flops)}, "
         f"backward {flops(found.total.backward_flops)}; "
         f"{workload.style} on {workload.device} keeps {nbytes(found.saved_bytes)} for backward"
     )
-    console.print()
-    console.print(_blocks(found))
-    console.print(f"runs as: {_order(found)}")
-    console.print()
-    console.print(_loops(found))
-    console.print()
-    console.print(_cuts(found))
-    _show_legality(console, found)
-    _show_coverage(console, found)
+    page.blank()
+    page.table(_blocks(found))
+    page.say(f"runs as: {_order(found)}")
+    page.blank()
+    page.table(_loops(found))
+    page.blank()
+    page.table(_cuts(found))
+    _say_legality(page, found)
+    _say_coverage(page, found)
     for note in found.notes:
-        console.print(f"note: {note}")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    return table
+        page.say(f"note: {note}")
+    page.print()
 
 
 def _blocks(found: Inspection) -> Table:
-    table = _table(
-        "unique blocks", "block", "runs", "parameters", "ops", "forward", "backward", "moves", "keeps for backward"
-    )
+    table = Table('unique blocks; "kept" is for backward', BLOCK_COLUMNS)
     for body in found.bodies:
-        table.add_row(
+        table.add(
             body.name,
             f"{body.runs:,}",
             count(body.parameters),
@@ -87,23 +83,22 @@ def _runs(names: tuple[str, ...]) -> list[str]:
 
 
 def _loops(found: Inspection) -> Table:
-    table = _table("loops that a mesh axis may split", "loop", "size", "operators")
-    table.columns[2].justify = "left"
+    heads = text("loop", 2), number("size"), text("operators", 1)
+    table = Table("loops that a mesh axis may split", heads)
     for loop in found.loops:
-        kinds = ", ".join(loop.kinds[:SHOWN_KINDS]) + (", …" if len(loop.kinds) > SHOWN_KINDS else "")
-        table.add_row(loop.name, f"{loop.size:,}", kinds)
+        kinds = ", ".join(loop.kinds[:SHOWN_KINDS]) + (", .." if len(loop.kinds) > SHOWN_KINDS else "")
+        table.add(loop.name, f"{loop.size:,}", kinds)
     return table
 
 
 def _cuts(found: Inspection) -> Table:
     places = sum(cut.count for cut in found.cuts)
     between = [cut for cut in found.cuts if cut.op is None]
-    table = _table(
-        f"{places:,} places to cut for a pipeline; between blocks:", "after", "places", "forward", "backward", "skips"
-    )
+    heads = columns("after", "places", "forward", "backward", "skips")
+    table = Table(f"{places:,} places to cut for a pipeline; between blocks:", heads)
     for cut in between[:SHOWN_CUTS]:
         _, period, _ = found.segments[cut.segment]
-        table.add_row(
+        table.add(
             f"{period[cut.position]} ({cut.segment}.{cut.position})",
             str(cut.count),
             nbytes(cut.forward_bytes),
@@ -111,30 +106,29 @@ def _cuts(found: Inspection) -> Table:
             str(len(cut.skips)),
         )
     if len(between) > SHOWN_CUTS:
-        table.add_row(f"… {len(between) - SHOWN_CUTS} more, see --json")
+        table.add(f".. {len(between) - SHOWN_CUTS} more, see --json", *[""] * (len(heads) - 1))
     return table
 
 
-def _show_legality(console: Console, found: Inspection) -> None:
-    console.print()
+def _say_legality(page: Page, found: Inspection) -> None:
+    page.blank()
     if found.workload.batch == 1:
-        console.print("micro-batches: one sample has nothing to cut; inspect with --batch 2 or more")
+        page.say("micro-batches: one sample has nothing to cut; inspect with --batch 2 or more")
         return
     if found.microbatch.legal:
-        console.print("micro-batches: legal, every path to the loss is additive in the batch")
+        page.say("micro-batches: legal, every path to the loss is additive in the batch")
         return
-    console.print("micro-batches: they would change the result")
+    page.say("micro-batches: they would change the result")
     for blocker in found.microbatch.blockers:
-        console.print(f"  {blocker}", markup=False)
+        page.say(str(blocker), label=INDENT)
 
 
-def _show_coverage(console: Console, found: Inspection) -> None:
+def _say_coverage(page: Page, found: Inspection) -> None:
     total = found.total
-    console.print(
+    page.say(
         f"coverage: {percent(total.covered_flops)} of FLOPs and {percent(total.covered_bytes)} of bytes are under rules"
     )
     for opaque in total.opaque:
-        console.print(
-            f"  opaque: {opaque.target} x {opaque.count} in {opaque.module or 'the model'} {opaque.source}",
-            markup=False,
+        page.say(
+            f"opaque: {opaque.target} x {opaque.count} in {opaque.module or 'the model'} {opaque.source}", label=INDENT
         )

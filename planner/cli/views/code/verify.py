@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from meshwright.backends.results import Verified
+from meshwright.planner.cli.views.tables import Page
 from meshwright.planner.plan.units import nbytes
 
+LABEL = 14
+"""Characters of a line's label, with the blanks after it."""
 MOST_LINES = 20
 """Differences that are printed; --json has all."""
 
@@ -39,6 +42,14 @@ def shown(found: Verified, planned: tuple[float, ...]) -> Iterable[str]:
     yield from found.differences[:MOST_LINES]
     if len(found.differences) > MOST_LINES:
         yield f"and {len(found.differences) - MOST_LINES} more: see --json"
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines to standard output, each in as many as the terminal makes of it."""
+    page = Page()
+    for line in lines:
+        page.say(line, indent=" " * LABEL)
+    page.print()
 
 
 def to_json(found: Verified, planned: tuple[float, ...]) -> dict[str, Any]:

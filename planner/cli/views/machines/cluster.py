@@ -2,69 +2,75 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich.console import Console
-from rich.table import Table
-from rich.tree import Tree
-
 from meshwright.cost_models.hardware.devices import Island
 from meshwright.cost_models.hardware.parts import Pool
 from meshwright.cost_models.hardware.quantity import weakest
-from meshwright.planner.cli.views.machines.numbers import labelled, new_table, number_table, numbered
+from meshwright.planner.cli.views.machines.numbers import labelled, number_table, numbered, say_sources
+from meshwright.planner.cli.views.tables import INDENT, Page, Table, Way, number, text
 from meshwright.planner.plan.units import bytes_per_s, decimal_bytes, flops_per_s, seconds
 from meshwright.planner.question.clusters import Shown
 
-WIDTH = 120
-"""Columns where no terminal says how many it has."""
+LINK_COLUMNS = (
+    text("between", 4),
+    number("ranks"),
+    text("tier", 2, Way.DROP),
+    text("kind", 5),
+    number("alone"),
+    number("all send"),
+    number("latency", 3),
+    text("provenance", 1, least=10),
+)
+"""A rate is that of one sender alone, and its share when all send."""
 
 
 def show(shown: Shown) -> None:
     """Print to standard output."""
-    console = Console(highlight=False, soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    page = Page()
     cluster = shown.cluster
     hosts = "1 host" if cluster.hosts == 1 else f"{cluster.hosts:,} hosts"
-    console.print(f"{shown.reference}: {cluster.ranks:,} ranks on {hosts}", style="bold")
+    page.say(f"{shown.reference}: {cluster.ranks:,} ranks on {hosts}", "bold")
     first = 0
     for pool in cluster.pools:
-        console.print(_tree(pool, first))
+        _say_pool(page, pool, first)
         first += pool.ranks
-    console.print()
-    console.print(_links(shown))
+    page.blank()
+    page.table(_links(shown))
     if cluster.matrix:
         size = len(cluster.matrix.rows)
-        console.print(f"link matrix: {size} x {size}, its rates replace those of the pairs that it covers (user)")
+        page.say(f"link matrix: {size} x {size}, its rates replace those of the pairs that it covers (user)")
     sources = numbered(quantity for device in shown.devices for _, quantity in device.quantities())
     for device in shown.devices:
-        console.print()
+        page.blank()
         like = f", like {device.like}" if device.like else ""
-        console.print(number_table(f"{device.name}{like}", device.quantities(), sources))
-    console.print()
-    for source, number in sources.items():
-        console.print(f"[{number}] {source}")
-    console.print()
-    _totals(console, shown)
+        page.table(number_table(f"{device.name}{like}", device.quantities(), sources))
+    page.blank()
+    say_sources(page, sources)
+    page.blank()
+    _say_totals(page, shown)
     for warning in shown.warnings:
-        console.print(f"warning: {warning}")
+        page.say(f"warning: {warning}")
+    page.print()
 
 
-def _tree(pool: Pool, first: int) -> Tree:
+def _say_pool(page: Page, pool: Pool, first: int) -> None:
+    def say(part: str) -> None:
+        page.say(f"{INDENT}{part}", indent=2 * INDENT)
+
     last = first + pool.ranks - 1
-    tree = Tree(f"pool {pool.name}: {pool.hosts:,} x {pool.gpus_per_host} {pool.device.name}, ranks {first} to {last}")
+    page.say(f"pool {pool.name}: {pool.hosts:,} x {pool.gpus_per_host} {pool.device.name}, ranks {first} to {last}")
     island = pool.device.island
     if island is not None:
         extent = f"across {pool.hosts_per_island} hosts" if island.spans_hosts else "in one host"
         size = f"island of up to {island.devices:,} {extent} ({_filled(pool, island)})"
-        tree.add(f"{size}: {island.kind}, {labelled(island.bandwidth)} each way per device")
+        say(f"{size}: {island.kind}, {labelled(island.bandwidth)} each way per device")
     wire = pool.device.host_link
-    tree.add(f"host link: {wire.kind}, {labelled(wire.bandwidth)} each way")
+    say(f"host link: {wire.kind}, {labelled(wire.bandwidth)} each way")
     for nic in pool.adapters:
-        tree.add(f"NICs of a host: {nic.count} x {nic.kind}, {labelled(nic.rate)}")
+        say(f"NICs of a host: {nic.count} x {nic.kind}, {labelled(nic.rate)}")
     if not pool.adapters:
-        tree.add("no NICs")
+        say("no NICs")
     if pool.price:
-        tree.add(labelled(pool.price))
-    return tree
+        say(labelled(pool.price))
 
 
 def _filled(pool: Pool, island: Island) -> str:
@@ -77,10 +83,10 @@ def _filled(pool: Pool, island: Island) -> str:
 
 
 def _links(shown: Shown) -> Table:
-    table = new_table("links", "between", "ranks", "tier", "kind", "alone", "when all send", "latency", "provenance")
+    table = Table("links, each alone and when all send", LINK_COLUMNS)
     for sample in shown.samples:
         link = sample.link
-        table.add_row(
+        table.add(
             sample.where,
             "{} - {}".format(*sample.ranks),
             link.tier,
@@ -93,12 +99,12 @@ def _links(shown: Shown) -> Table:
     return table
 
 
-def _totals(console: Console, shown: Shown) -> None:
+def _say_totals(page: Page, shown: Shown) -> None:
     peaks = ", ".join(f"{dtype} {flops_per_s(peak)}" for dtype, peak in shown.peaks_flops_per_s.items())
     memory = weakest(*(device.memory for device in shown.devices)).kind
     kind = weakest(*(peak for device in shown.devices for _, peak in device.peaks)).kind
-    console.print(f"total memory: {decimal_bytes(shown.memory_bytes)} ({memory})")
-    console.print(f"total dense peaks: {peaks or 'no dtype in common'} ({kind})")
+    page.say(f"total memory: {decimal_bytes(shown.memory_bytes)} ({memory})")
+    page.say(f"total dense peaks: {peaks or 'no dtype in common'} ({kind})")
     if shown.price_per_hour is not None:
-        console.print(f"price: {shown.price_per_hour:,.2f} per hour (user)")
-    console.print(f"the weakest provenance among these numbers: {shown.weakest.kind}")
+        page.say(f"price: {shown.price_per_hour:,.2f} per hour (user)")
+    page.say(f"the weakest provenance among these numbers: {shown.weakest.kind}")

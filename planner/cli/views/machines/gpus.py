@@ -7,37 +7,56 @@ from collections.abc import Iterator, Sequence
 from meshwright.cost_models.compute.known import SIXTEEN_BITS, Known
 from meshwright.cost_models.hardware.devices import Device
 from meshwright.cost_models.hardware.quantity import Quantity, weakest
-from meshwright.planner.cli.views.machines.numbers import new_console, new_table, number_table, numbered, shown
+from meshwright.planner.cli.views.machines.numbers import number_table, numbered, say_sources, shown
+from meshwright.planner.cli.views.tables import INDENT, Page, Table, Way, number, text
 from meshwright.planner.plan.units import bytes_per_s, decimal_bytes, flops_per_s, percent
 
 NONE = "-"
 
-LEGEND = (
-    "Peaks are dense, of bf16 but where (fp16) is said; memory is decimal; links count one direction, of one device.",
-    "island: its link, times the devices that one joins: those of a host, unless it goes on (across hosts).",
-    "reached: the share of that peak which the best products reach. numbers: the weakest provenance before it.",
-    "`plan gpus NAME` has every number of one device, with its source.",
+COLUMNS = (
+    text("device", 7),
+    number("memory"),
+    number("16 bits"),
+    number("fp8"),
+    number("bandwidth", 6),
+    text("island", 5, Way.DROP),
+    text("host link", 2, Way.DROP),
+    text("usual NIC", 3, Way.DROP),
+    number("reached", 4),
+    text("numbers", 1, Way.DROP),
 )
+"""In terminals of fewer characters, those of the first turns are not shown."""
+
+LEGEND = (
+    ("16 bits", "Peaks are dense, of bf16 but where (fp16) is said; memory is decimal."),
+    ("island", "island: its link in one direction, times the devices that it joins: of a host, unless (across hosts)."),
+    ("reached", "reached: the share of that peak which the best products reach."),
+    ("numbers", "numbers: the weakest provenance of the line."),
+)
+"""What heads mean."""
 
 
 def show_all(found: Sequence[Known]) -> None:
     """Print a table of devices to standard output."""
-    table = new_table(
-        "", "device", "memory", "16 bits", "fp8", "bandwidth", "island", "host link", "usual NIC", "reached", "numbers"
-    )
-    for name in ("island", "host link", "usual NIC", "numbers"):
-        next(column for column in table.columns if column.header == name).justify = "left"
+    table = Table("", COLUMNS)
     vendor = ""
     for one in found:
         if one.device.vendor != vendor:
             vendor = one.device.vendor
-            table.add_row(f"{vendor}:" if vendor != "any" else "of any vendor:")
-        table.add_row(f"  {one.device.name}", *_row(one))
-    console = new_console()
-    console.print(table)
-    console.print()
-    for line in LEGEND:
-        console.print(line)
+            table.add(f"{vendor}:" if vendor != "any" else "of any vendor:", *[""] * (len(COLUMNS) - 1))
+        table.add(f"{INDENT}{one.device.name}", *_row(one))
+    page = Page()
+    page.table(table)
+    page.blank()
+    heads = table.heads(page.width)
+    for head, meaning in LEGEND:
+        if head in heads:
+            page.say(meaning)
+    missing = ", ".join(column.head for column in COLUMNS if column.head not in heads)
+    page.say("`plan gpus NAME` has every number of one device, with its source.")
+    if missing:
+        page.say(f"Wider terminals have room for: {missing}.")
+    page.print()
 
 
 def _row(one: Known) -> tuple[str, ...]:
@@ -79,19 +98,19 @@ def _island(device: Device) -> str:
 def show_one(one: Known) -> None:
     """Print everything that is known of a device to standard output."""
     device, chip = one.device, one.chip
-    console = new_console()
-    console.print(f"{device.name}: {device.vendor}", style="bold")
+    page = Page()
+    page.say(f"{device.name}: {device.vendor}", "bold")
     if device.aliases:
-        console.print(f"also called {', '.join(device.aliases)}")
+        page.say(f"also called {', '.join(device.aliases)}")
     if chip.architecture:
-        console.print(f"architecture {chip.architecture}; units that share a product: {chip.units:,}")
+        page.say(f"architecture {chip.architecture}; units that share a product: {chip.units:,}")
     if device.island:
         where = "goes on in the next host" if device.island.spans_hosts else "ends with the host"
-        console.print(f"its island {where}")
-    console.print()
+        page.say(f"its island {where}")
+    page.blank()
     numbers = one.quantities()
     sources = numbered(quantity for _, quantity in numbers)
-    console.print(number_table("", numbers, sources))
-    console.print()
-    for source, number in sources.items():
-        console.print(f"[{number}] {source}")
+    page.table(number_table("", numbers, sources))
+    page.blank()
+    say_sources(page, sources)
+    page.print()

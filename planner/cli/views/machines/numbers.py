@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from rich.console import Console
-from rich.table import Table
-
 from meshwright.cost_models.hardware.quantity import Quantity
+from meshwright.planner.cli.views.tables import Page, Table, number, text
 from meshwright.planner.plan.units import bytes_per_s, count, decimal_bytes, flops_per_s, nbytes, percent, seconds
 
 Numbers = tuple[tuple[str, Quantity], ...]
@@ -22,23 +20,6 @@ _SHOW: dict[str, Callable[[float], str]] = {
     "1/device-hour": lambda number: f"{number:g} per GPU-hour",
     "1": percent,
 }
-
-
-WIDTH = 1000
-"""Characters that a line of numbers may take, whatever the terminal has: it wraps, and no number is cut off."""
-
-
-def new_console() -> Console:
-    """A console for standard output."""
-    return Console(highlight=False, soft_wrap=True, markup=False, width=WIDTH)
-
-
-def new_table(title: str, *columns: str) -> Table:
-    """A table without lines: the first column to the left, the others to the right."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        made.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    return made
 
 
 def shown(quantity: Quantity) -> str:
@@ -66,8 +47,13 @@ def numbered(quantities: Iterable[Quantity]) -> dict[str, int]:
 
 def number_table(title: str, numbers: Numbers, sources: dict[str, int]) -> Table:
     """A table of numbers, each with its provenance."""
-    table = new_table(title, "number", "value", "provenance")
-    table.columns[2].justify = "left"
+    table = Table(title, (text("number", 1), number("value"), text("provenance", 2, least=14)))
     for name, quantity in numbers:
-        table.add_row(name, shown(quantity), f"{quantity.kind} [{sources[source(quantity)]}]")
+        table.add(name, shown(quantity), f"{quantity.kind} [{sources[source(quantity)]}]")
     return table
+
+
+def say_sources(page: Page, sources: dict[str, int]) -> None:
+    """Add the list that the numbers of a table point to."""
+    for told, at in sources.items():
+        page.say(told, label=f"[{at}] ")
