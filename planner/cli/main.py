@@ -26,14 +26,15 @@ from meshwright import __version__
 from meshwright.ir.errors import InternalError, MeshwrightError, nearest
 from meshwright.ir.processes import collect_rarely
 from meshwright.planner.cli.arguments import code, machines, plans, reference
-from meshwright.planner.cli.declared import loosened
+from meshwright.planner.cli.declared import declared, loosened
 from meshwright.planner.cli.exits import INTERRUPTED, READER_GONE
 from meshwright.planner.cli.parser import Parser
 
 LOADING = "loading the model"
 DEFAULT_VERB = "plan"
-"""The verb of a command line that begins with a model, or with --config."""
+"""The verb of a command line that begins with a model, or with an option."""
 CONFIG = "--config"
+HELP = {"-h", "--help"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +242,7 @@ def _progress(args: Namespace, verbs: Sequence[Verb]) -> Iterator[None]:
 
 def _completes(words: Sequence[str]) -> bool:
     """Whether a file completes what is said. Help is shown as it is without one."""
-    return any(word.split("=")[0] == CONFIG for word in words) and not {"-h", "--help"}.intersection(words)
+    return any(word.split("=")[0] == CONFIG for word in words) and not HELP.intersection(words)
 
 
 def _completed(said: Namespace, verbs: Sequence[Verb]) -> Namespace:
@@ -252,18 +253,20 @@ def _completed(said: Namespace, verbs: Sequence[Verb]) -> Namespace:
 
 
 def with_verb(argv: Sequence[str], verbs: Sequence[Verb]) -> list[str]:
-    """The command line with its verb: `plan MODEL …` is short for `plan plan MODEL …`, and so is `plan --config FILE`.
+    """The command line with its verb: `plan MODEL …` is short for `plan plan MODEL …`, and so is `plan -q MODEL …`.
 
     What is close to a verb is left to be refused as a slip, unless there is such a file.
     """
-    known = [verb.name for verb in verbs]
-    first = argv[0] if argv else "-"
-    if first.split("=")[0] == CONFIG and DEFAULT_VERB in known:
-        return [DEFAULT_VERB, *argv]
-    slip = nearest(first, known) is not None and not os.path.exists(first)  # noqa: PTH110 - Path raises where a name is too long
-    if first.startswith("-") or first in known or slip or DEFAULT_VERB not in known:
+    known = {verb.name: verb.arguments for verb in verbs}
+    first = argv[0] if argv else "-h"
+    if DEFAULT_VERB not in known or first in known:
         return list(argv)
-    return [DEFAULT_VERB, *argv]
+    if first.startswith("-"):
+        own = {name for option in declared(known[DEFAULT_VERB]).options for name in option.names}
+        meant = first.split("=")[0] in own - HELP
+    else:
+        meant = nearest(first, known) is None or os.path.exists(first)  # noqa: PTH110 - Path raises where a name is too long
+    return [DEFAULT_VERB, *argv] if meant else list(argv)
 
 
 def _internal(error: Exception, args: Namespace) -> InternalError:

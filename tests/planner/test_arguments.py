@@ -223,6 +223,10 @@ def test_what_is_repeated_of_a_value_is_cut() -> None:
     ("words", "verb"),
     [
         (["m.toml"], True),
+        (["-q", "m.toml"], True),
+        (["--config=plan.toml"], True),
+        (["--version"], False),
+        (["--clustre", "c"], False),
         (["plam"], False),  # close to a verb
         (["plan"], False),
         (["-h"], False),
