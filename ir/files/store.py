@@ -7,7 +7,8 @@ a whole one or none, whoever writes at the same time. What cannot be read is mis
 disk costs time, not an answer. When the folder grows beyond its limit, what was used longest ago is removed.
 
 A key holds `stamp()`: the release and the sources of this package, the version of Python, and every package that is
-installed. So entries of another state of any of them are not found; they age out.
+installed, with when it was: one of the same version may have been built again. So entries of another state of any of
+them are not found; they age out.
 """
 
 from __future__ import annotations
@@ -130,19 +131,17 @@ def key_of(*parts: object) -> str:
 def stamp() -> str:
     """A digest of the programs that results follow from: this package, Python, and what is installed."""
     own = sorted(_sources(Path(meshwright.__file__).parent))
-    installed = sorted(
-        name
-        for folder in dict.fromkeys(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
-        for name in _listed(folder)
-        if name.endswith((".dist-info", ".egg-info"))
-    )
+    folders = dict.fromkeys(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
+    installed = sorted(one for folder in folders for one in _installed(folder))
     return hashlib.sha256(repr((meshwright.__version__, sys.version, own, installed)).encode()).hexdigest()
 
 
-def _listed(folder: str) -> list[str]:
-    with suppress(OSError):
-        return os.listdir(folder)  # noqa: PTH208 - names are enough
-    return []
+def _installed(folder: str) -> Iterator[tuple[str, int]]:
+    """Every package in a folder, with its version and when it was installed."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".dist-info", ".egg-info")):
+                yield entry.name, entry.stat().st_mtime_ns
 
 
 def _sources(folder: Path) -> Iterator[tuple[str, int, int]]:

@@ -19,7 +19,7 @@ from meshwright.ir.frontends.contract import Factory, find_factory
 from meshwright.ir.frontends.folding.captured import Captured
 from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed
-from meshwright.ir.frontends.remembered import Remembered
+from meshwright.ir.frontends.remembered import Loaded, Remembered
 from meshwright.ir.frontends.twin import Scale, Twin
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.constants import Constant
@@ -28,20 +28,8 @@ FRONT_ENDS = ("jax_", "torch_")
 """Packages beside this module, in the order in which they are asked whether a model is theirs."""
 
 
-class Source(Protocol):
+class Source(Loaded, Protocol):
     """A model to plan for."""
-
-    @property
-    def framework(self) -> str:
-        """The package of the model's framework."""
-
-    @property
-    def place(self) -> str:
-        """The name of the model in errors."""
-
-    @property
-    def config(self) -> str:
-        """The facts that the digest adds to parameter names and shapes."""
 
     @property
     def beside(self) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from meshwright.ir.graph.constants import Constant
 from meshwright.ir.rules.opaque import any_registered
 
 MOST_FILES = 400
+"""That a model follows from; one of more is loaded every time."""
 MOST_FILE_BYTES = 16 << 20
 """Of a file that is read for its digest."""
 ENVIRONMENT = (b"environ", b"getenv")

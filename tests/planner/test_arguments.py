@@ -25,24 +25,27 @@ WORKLOAD: dict[str, Any] = {
     "recipe": None,
     "imbalance": 1.0,
 }
+ASKED: dict[str, Any] = WORKLOAD | {
+    "profile": None,
+    "target": None,
+    "fix": [],
+    "allow": [],
+    "forbid": [],
+    "objective": "time",
+    "time_limit": None,
+    "operators": False,
+    "max_gap": None,
+    "top": 5,
+}
+"""What `plan` asks, and `init` writes down."""
 DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "plan": (
         ["m", "--cluster", "c"],
         OUT
-        | WORKLOAD
+        | ASKED
         | {
             "model": "m",
             "cluster": "c",
-            "profile": None,
-            "target": None,
-            "fix": [],
-            "allow": [],
-            "forbid": [],
-            "objective": "time",
-            "time_limit": None,
-            "operators": False,
-            "max_gap": None,
-            "top": 5,
             "out": None,
             "force": False,
             "config": None,
@@ -132,20 +135,10 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "errors": ([], {"code": None, "json": False}),
     "init": (
         [],
-        WORKLOAD
+        ASKED
         | {
             "model": None,
             "cluster": None,
-            "profile": None,
-            "target": None,
-            "fix": [],
-            "allow": [],
-            "forbid": [],
-            "objective": "time",
-            "time_limit": None,
-            "operators": False,
-            "max_gap": None,
-            "top": 5,
             "seed": 0,
             "out": "plan.toml",
             "force": False,

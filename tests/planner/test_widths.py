@@ -11,11 +11,13 @@ import pytest
 from rich.cells import cell_len
 
 from meshwright.cost_models.compute.known import all_known, known
+from meshwright.ir.errors import pages
 from meshwright.planner.answer.explain import Verdict
 from meshwright.planner.answer.relax import Relaxation
 from meshwright.planner.cli.views.code import inspect, verify
 from meshwright.planner.cli.views.machines import cluster, gpus, profile
 from meshwright.planner.cli.views.plans import compare, diff, estimate, explain, nothing, plan
+from meshwright.planner.cli.views.reference import errors
 from meshwright.planner.question.clusters import look
 from meshwright.planner.search.search import Found
 from tests.cost_models.measured_cpu import hand
@@ -69,6 +71,8 @@ VIEWS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "nothing": lacking,
     "compare": lambda _: compare.show(made(), test_compare.measured()),
     "verify": lambda _: verify.say(verify.shown(test_verify.found(off=("a tensor is off " * 9,)), ())),
+    "errors": lambda _: errors.show_all(pages()),
+    "error": lambda _: errors.show_one(next(page for page in pages() if page.code == "MW6007")),
     "inspect": lambda _: inspect.show(test_inspect_view.FOUND),
     "cluster": lambda _: cluster.show(look(str(TWO_POOLS))),
     "gpus": lambda _: gpus.show_all(all_known()),

@@ -11,7 +11,7 @@ from argparse import Namespace
 
 from meshwright import __version__
 from meshwright.ir.errors import CodeUnknown, Page, nearest, pages
-from meshwright.planner.cli.views.reference.errors import listed, shown
+from meshwright.planner.cli.views.reference.errors import show_all, show_one
 
 FORMAT_VERSION = 1
 
@@ -22,8 +22,10 @@ def run(args: Namespace) -> int:
     if args.json:
         told = {"format_version": FORMAT_VERSION, "meshwright": __version__, "errors": [one.to_json() for one in found]}
         sys.stdout.write(f"{json.dumps(told, indent=2, ensure_ascii=False)}\n")
+    elif args.code is None:
+        show_all(found)
     else:
-        sys.stdout.write(listed(found) if args.code is None else shown(found[0]))
+        show_one(found[0])
     return 0
 
 
