@@ -28,6 +28,9 @@ from meshwright.ir.sharding.reshard import given_elements, path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Space, Terms
 
+ROUNDING = 1e-9
+"""Relative, of seconds that are sums of the same parts in different orders."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -77,14 +80,17 @@ class Storing:
         self.whole = sum(self.graph.types[param.value].elements for param in trained)
 
     def best(self, param: Param, state: State) -> Stored:
-        """The cheapest way that the space leaves open, for the state in which the parameter is read."""
+        """The cheapest way that the space leaves open, for the state in which the parameter is read: of those that take
+        as long the first, so that parameters of a body are stored alike and travel together."""
         elsewhere = param.path in self.elsewhere
         key = self.graph.types[param.value], param.requires_grad and not param.buffer, elsewhere, state
         if key not in self.known:
-            ways, microbatches = self.ways(param, state), self.terms.microbatches
+            ways = list(self.ways(param, state))
             if elsewhere:
-                ways = (replace(way, once_s=0.0, nbytes=0.0, spared_s=way.once_s) for way in ways)
-            self.known[key] = min(ways, key=lambda way: way.total_s(microbatches))
+                ways = [replace(way, once_s=0.0, nbytes=0.0, spared_s=way.once_s) for way in ways]
+            seconds = [way.total_s(self.terms.microbatches) for way in ways]
+            least_s = min(seconds) * (1 + ROUNDING)
+            self.known[key] = next(way for way, taken_s in zip(ways, seconds, strict=True) if taken_s <= least_s)
         return self.known[key].of(param.path)
 
     def ways(self, param: Param, state: State) -> Iterator[Stored]:
