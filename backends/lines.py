@@ -21,26 +21,47 @@ def quoted(names: Iterable[str]) -> str:
 
 def call(deep: int, function: str, arguments: list[str], after: str = "") -> Iterator[str]:
     """A call with what follows it, on one line if it fits, else with its arguments on a line of their own, or on one
-    each; arguments that are calls or lists likewise."""
-    indent, line = " " * deep, ", ".join(arguments)
-    if deep + len(function) + len(line) + 2 + len(after) <= WIDTH:
-        yield f"{indent}{function}({line}){after}"
+    each."""
+    yield from listed(deep, f"{function}(", arguments, f"){after}")
+
+
+def listed(deep: int, before: str, entries: list[str], after: str) -> Iterator[str]:
+    """What stands between brackets, on one line with what is around them, on a line of its own, or an entry a line."""
+    indent, line = " " * deep, ", ".join(entries)
+    if deep + len(before) + len(line) + len(after) <= WIDTH:
+        yield f"{indent}{before}{line}{after}"
         return
-    yield f"{indent}{function}("
-    if deep + 4 + len(line) <= WIDTH:
+    bracket, on = before[-1], before[-2:-1]
+    behind_something = on.isalnum() or on in tuple('_)]}"')
+    yield f"{indent}{before}"
+    if bracket == "(" and behind_something and deep + 4 + len(line) <= WIDTH:
         yield f"{indent}    {line}"
+    elif len(entries) == 1 and not line.endswith(",") and (" for " in line or behind_something != (bracket == "(")):
+        yield from broken(deep + 4, line, "")  # a comma would make a tuple of it
     else:
-        for one in arguments:
-            inner, bracket, given = one.partition("(")
-            if deep + 5 + len(one) <= WIDTH or not bracket:
-                yield f"{indent}    {one},"
-            elif one.startswith("["):
-                yield f"{indent}    ["
-                yield from (f"{indent}        {entry}," for entry in apart(one[1:-1]))
-                yield f"{indent}    ],"
-            else:
-                yield from call(deep + 4, inner, apart(given.removesuffix(")")), ",")
-    yield f"{indent}){after}"
+        for one in entries:
+            yield from broken(deep + 4, one.removesuffix(","), ",")
+    yield f"{indent}{after}"
+
+
+def broken(deep: int, one: str, after: str) -> Iterator[str]:
+    """An expression on one line if it fits, else with what its longest brackets hold on lines of its own."""
+    depth = depths(one)
+    opens = [at for at, sign in enumerate(one) if sign in "([{" and depth[at] == 0]
+    groups = [(at, depth.index(0, at + 1)) for at in opens]
+    start, end = max(groups, key=lambda group: group[1] - group[0], default=(0, 0))
+    if deep + len(one) + len(after) <= WIDTH or end - start < 3:
+        yield f"{' ' * deep}{one}{after}"
+    else:
+        yield from listed(deep, one[: start + 1], apart(one[start + 1 : end - 1]), f"{one[end - 1 :]}{after}")
+
+
+def depths(line: str) -> list[int]:
+    """How many brackets are open before every sign, and behind the last one."""
+    found = [0]
+    for sign in line:
+        found.append(found[-1] + (sign in "([{") - (sign in ")]}"))
+    return found
 
 
 def fitted(line: str) -> Iterator[str]:
@@ -49,16 +70,11 @@ def fitted(line: str) -> Iterator[str]:
     if len(line) <= WIDTH:
         yield line
         return
-    deep = [0]
-    for sign in line:
-        deep.append(deep[-1] + (sign in "([{") - (sign in ")]}"))
+    deep = depths(line)
     outside = "".join(sign if depth == 0 else "." for sign, depth in zip(line, deep, strict=False))
     opened, indent = max(0, outside.rfind("(")), len(line) - len(line.lstrip())
     if opened and line.endswith(")"):
-        commas = [at for at, sign in enumerate(line) if sign == "," and at > opened and deep[at] == 1]
-        ends = zip([opened, *commas], [*commas, len(line) - 1], strict=True)
-        arguments = [line[start + 1 : end].strip() for start, end in ends]
-        yield from call(indent, line[indent:opened], arguments)
+        yield from call(indent, line[indent:opened], apart(line[opened + 1 : -1]))
         return
     name, equal, terms = outside.partition(" = ")
     if equal and " " in terms and "," not in terms:
@@ -81,14 +97,11 @@ def head(name: str, arguments: Sequence[str], result: str, deep: int = 0) -> Ite
 
 
 def apart(text: str) -> list[str]:
-    """The texts between commas, brackets kept together."""
-    found, deep = [""], 0
-    for word in text.split(", "):
-        found[-1] += word if not found[-1] else f", {word}"
-        deep += sum((letter in "([{") - (letter in ")]}") for letter in word)
-        if deep == 0:
-            found.append("")
-    return found[:-1]
+    """The texts between commas, brackets kept together; a last comma stays."""
+    depth = depths(text)
+    commas = [at for at, sign in enumerate(text.rstrip().removesuffix(",")) if sign == "," and depth[at] == 0]
+    ends = zip([-1, *commas], [*commas, len(text)], strict=True)
+    return [text[start + 1 : end].strip() for start, end in ends]
 
 
 def wrapped(before: str, items: list[str], after: str, *, keep: bool = False) -> Iterator[str]:

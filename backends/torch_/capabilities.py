@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshwright.ir.target.capabilities import Capabilities, Line, ScheduleLine
+from meshwright.ir.target.capabilities import PROCESSOR, Capabilities, Line, ScheduleLine
 from meshwright.ir.target.precisions import PrecisionLine
 
 _TRIED = "tried on gloo, torch 2.13: gradients exact"
@@ -140,5 +140,5 @@ LOCAL = "torch-gloo"
 
 
 def usual(devices: Sequence[str]) -> str:
-    """The target that is meant on devices of these names: what runs on this machine's CPU is asked for by name."""
-    return "torch-cuda"
+    """The target that is meant on devices of these names."""
+    return TORCH_GLOO.target if all(one == PROCESSOR for one in devices) else TORCH_CUDA.target

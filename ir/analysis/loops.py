@@ -12,14 +12,14 @@ of an expert, filled by tokens), and the sections of a fused projection. They do
 
 Names are given in this order, and atoms of one name and size are one `Loop` (every layer has heads):
 
-    labels of inputs      "b", "s"; "b.0", "b.1" where a labelled dimension falls into parts
+    labels of inputs      "b", "s"; "s.0", "s.1" where a labelled dimension falls into parts (windows of a sequence)
     roles in known kinds  heads, group, head_dim (attention); vocab (the loss; other look-ups have a table); experts,
                           top_k, slots (routing); hidden (embedding, norms); fused (a product that is cut into sections)
     ffn                   what leads back to hidden and has no name yet
     dim64                 by size, the rest
 
 Where a name is wanted by loops of several sizes, the largest has it and the others append their size: ffn, ffn2048.
-`stem` takes the size off again.
+`stem` takes the size off again, and the number of an outermost part.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class Loops:
 
 @lru_cache(maxsize=4096)
 def stem(name: str) -> str:
-    """The name of a loop without its size: ffn for ffn2048."""
-    return re.sub(r"(?<=[a-z_])\d+$", "", name)
+    """The name of a loop without its size, ffn for ffn2048. The outermost part of a labelled dimension stands for all
+    of it, s for s.0: to cut that is to cut the dimension in equal runs."""
+    return re.sub(r"(?<=[a-z_])\d+$|(?<=[a-z])\.0$", "", name)
 
 
 def loops(graph: Graph) -> Loops:

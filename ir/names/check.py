@@ -114,17 +114,28 @@ def _sequence(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
     if degrees.cp > 1 and not extents(fold, SEQUENCE):
         cause = f"cp={degrees.cp}, and no input of the model is a sequence of tokens"
         yield SequenceIndivisible(place="cp", cause=cause, fix="use cp=1")
-    for size in extents(fold, SEQUENCE):
-        if size % by:
+    for outer, *inner in parts_of(fold, SEQUENCE):
+        if outer % by:
             named = " * ".join(f"{factor} ({name})" for name, factor in factors.items() if factor > 1)
+            run = prod(inner)
+            tokens = f"{outer} runs of {run} tokens" if inner else f"{outer} tokens"
             yield SequenceIndivisible(
                 place="sequence",
-                cause=f"{size} tokens for {named} = {by}",
-                fix=f"use a sequence of {-(-size // by) * by}, or degrees whose product divides {size}",
+                cause=f"{tokens} for {named} = {by}",
+                fix=f"use a sequence of {-(-outer // by) * by * run}, or degrees whose product divides {outer}",
             )
 
 
 def extents(fold: Fold, loop: str) -> list[int]:
     """The sizes that a loop has in the model, largest first; those of 1 have no loop."""
-    found = loops_of(Same(fold)).values()
-    return sorted({one.size for loops in found for one in loops.loops if stem(one.name) == loop}, reverse=True)
+    return sorted({prod(parts) for parts in parts_of(fold, loop)}, reverse=True)
+
+
+def parts_of(fold: Fold, loop: str) -> list[tuple[int, ...]]:
+    """The sizes that a loop has in the model, the largest first, each as those of its parts, outermost first."""
+    found = set[tuple[int, ...]]()
+    for loops in loops_of(Same(fold)).values():
+        outermost = [one for one in loops.loops if stem(one.name) == loop]
+        inner = [one.size for one in loops.loops if one.name.startswith(f"{loop}.") and one not in outermost]
+        found |= {(one.size, *inner) if "." in one.name else (one.size,) for one in outermost}
+    return sorted(found, key=prod, reverse=True)

@@ -210,8 +210,8 @@ def test_a_loop_that_is_not_shown_by_itself_keeps_its_size() -> None:
 
 
 def test_names_without_their_sizes() -> None:
-    assert [stem(name) for name in ("ffn2048", "ffn", "b", "dim16", "b.0", "d_2", "b.12")] == [
-        "ffn", "ffn", "b", "dim", "b.0", "d_", "b.12",
+    assert [stem(name) for name in ("ffn2048", "ffn", "b", "dim16", "b.0", "d_2", "b.12", "s.10")] == [
+        "ffn", "ffn", "b", "dim", "b", "d_", "b.12", "s.10",
     ]  # fmt: skip
     with pytest.raises(FactorUndeclared, match=r"use one of b, s"):
         loops(llama(1)).loop("telepathy")

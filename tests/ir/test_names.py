@@ -263,6 +263,38 @@ def test_a_width_counts_where_it_is_read() -> None:
     check(Degrees(tp=4), fold, 4, 4)
 
 
+class InWindows(nn.Module):
+    """Tokens are mixed four by four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.out = nn.Embedding(10, 6), nn.Linear(4, 4), nn.Linear(6, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        windows = x.unflatten(1, (x.shape[1] // 4, 4))
+        return self.out(self.mix(windows.transpose(2, 3)).transpose(2, 3).flatten(1, 2))
+
+
+def test_a_sequence_in_windows_is_cut_between_them() -> None:
+    hooks = Hooks(
+        example_inputs=lambda batch, seq: {"tokens": torch.zeros(batch, seq, dtype=torch.int64)},
+        loss=lambda outputs, batch: F.cross_entropy(outputs.flatten(0, 1), batch["tokens"].flatten()),
+        dims={"tokens": ("b", "s")},
+    )
+    fold = capture(TorchSource(InWindows(), hooks, "windows"), batch=4, seq=16).fold
+    check(Degrees(cp=4), fold, 4, 4)
+    ((name, found),) = body_loops(fold).items()
+    plan = template(fold, Degrees(cp=4)).plan[name]
+    assert {loop.name: loop.size for loop in found.loops if loop.label == "s"} == {"s.0": 4, "s.1": 4}
+    assert name_of(plan, fold.body[name].graph, found, "cp") == "cp"
+    assert all(plan.strategy(op.name).choices for op in fold.body[name].graph.ops)
+    with pytest.raises(SequenceIndivisible) as refused:
+        check(Degrees(cp=8), fold, 8, 4)
+    assert refused.value.cause == "4 runs of 4 tokens for 8 (cp) = 8"
+    assert refused.value.fix == "use a sequence of 32, or degrees whose product divides 4"
+
+
 def test_good_input_passes() -> None:
     check(Degrees(dp=2, tp=2, pp=2, microbatches=3), FOLD, 8, 12)
 

@@ -14,6 +14,8 @@
                   comes in once more, in as many bytes as one of its statistics
     scalars       terms of a loss may be added up before they are summed, along several axes at once or one by one: at
                   least one number along each, and no more than planned
+    in_shards     what is gathered before a loss is made of it, whole on every rank, may be left in shards by XLA, which
+                  then sums the loss: one number along the axes of that gather
     unread        what blocks gather, and no derivative reads (biases of norms, and what is kept in another form), is
                   gathered again only where something that is read is made again of it
     known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
@@ -71,7 +73,7 @@ from meshwright.ir.target.capabilities import Capabilities
 
 REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
-    "unread", "known", "counted", "added_up", "one_program", "in_step", "made_again", "stacked", "told",
+    "in_shards", "unread", "known", "counted", "added_up", "one_program", "in_step", "made_again", "stacked", "told",
 )  # fmt: skip
 OF_PRINTED = ("read_whole", "by_bytes", "scalars", "unread", "known", "weighed", "once", "one_way", "merged")
 """Those that hold of printed models, whose collectives stand in the code."""
@@ -209,6 +211,10 @@ def predicted(
             spared[where] += size * program.microbatches
         if "log_softmax" in rewrites:
             perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
+        if "in_shards" in rewrites and all(body.elements[one] == 1 for one in body.outputs):
+            perhaps.update(
+                {("all_reduce", axes, SCALAR_BYTES): program.microbatches for axes in _gathered_for_the_loss(body)}
+            )
     steps, remade, stacked = "in_step" in rewrites, "made_again" in rewrites, stacked if "stacked" in rewrites else ()
     for one, number in passed_on(program, fold, stacked, in_step=steps, made_again=remade):
         values[one] += number
@@ -311,6 +317,15 @@ def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:
         and body.elements[one.operand] > 1
     }
     yield from sorted(found)
+
+
+def _gathered_for_the_loss(body: BodyProgram) -> set[tuple[str, ...]]:
+    """The mesh axes along which the values that only a loss is made of are gathered."""
+    return {
+        tuple(sorted(one.step.axes))
+        for one in body.forward
+        if isinstance(one, Move) and one.reason == "value" and one.step.kind == "all_gather"
+    }
 
 
 def _gathered_again(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:

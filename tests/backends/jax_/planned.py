@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from meshwright.backends.jax_.capabilities import JAX_CPU
 from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.verify.emitted import Job, Ran, verdict, words
 from meshwright.backends.subject import Subject
+from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.names import Degrees
+from meshwright.ir.program.lower import lower
 from meshwright.ir.target.capabilities import Capabilities
 from tests.backends.jax_.proved import ran
 
@@ -27,6 +30,12 @@ model = model_at
 def subject(reference: str, *, on: Capabilities = JAX_CPU, **degrees: Any) -> Subject:
     """The plan that degrees mean; in bf16 on devices that have it."""
     return subject_of(reference, Degrees(**degrees), on=on, dtype="fp32" if on is JAX_CPU else "bf16")
+
+
+def with_decisions(plan: Subject, decisions: Decisions) -> Subject:
+    """The plan with other decisions."""
+    program = lower(plan.fold, decisions, JAX_CPU.lowering().for_stack(plan.workload.stack), plan.workload)
+    return replace(plan, decisions=decisions, program=program)
 
 
 def job(plan: Subject, folder: Path) -> Job:

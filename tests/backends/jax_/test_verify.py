@@ -15,9 +15,22 @@ from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import Job, Ran, run, verdict
 from meshwright.backends.jax_.verify.predicted import OF_PRINTED, REWRITES, Predicted, predicted
 from meshwright.ir.errors import RanksFailed
+from meshwright.ir.sharding.adjoint import Strategy
 from meshwright.planner.cli.main import main
 from tests.backends.jax_ import planned
-from tests.backends.jax_.planned import BATCH, LLAMA, SEQ, TARGET, ZOO, job, needed_of, ran_together, subject
+from tests.backends.jax_.planned import (
+    BATCH,
+    LLAMA,
+    SEQ,
+    TARGET,
+    ZOO,
+    job,
+    needed_of,
+    ran_together,
+    subject,
+    with_decisions,
+)
+from tests.backends.jax_.proved import ran as recorded
 
 PLANS = (
     (
@@ -95,6 +108,20 @@ def test_what_differs_is_told(ran: list[tuple[Job, Ran]]) -> None:
     assert not verdict(one, replace(left, off={name: float("nan")})).exact
     fewer = {key: number for key, number in left.executed.items() if key[0] != "all_reduce"}
     assert any("all_reduce" in text for text in verdict(one, replace(left, executed=fewer)).differences)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_loss_of_gathered_values_may_be_made_in_shards(tmp_path: Path) -> None:
+    """Four devices gather logits, and each makes the whole loss of them; XLA makes a quarter on each, and adds up."""
+    plan = subject(f"{ZOO}/linen.py:scanned", dp=4)
+    head = plan.decisions.plan["head"]
+    strategies = tuple((op, Strategy() if op == "cross_entropy" else one) for op, one in head.strategies)
+    plans = tuple(replace(head, strategies=strategies) if one is head else one for one in plan.decisions.plans)
+    one = job(with_decisions(plan, replace(plan.decisions, plans=plans)), tmp_path)
+    (left,) = recorded("loss", {"gathered": one}, 300).values()
+    assert verdict(one, left).differences == ()
+    assert "in_shards" in needed_of(one, left, REWRITES)
 
 
 def test_rows_of_a_parameter_are_summed_as_they_are_read() -> None:
