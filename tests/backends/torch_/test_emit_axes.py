@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,13 @@ def summed_inside(text: str) -> str:
     return f"{stages}  plan embed{before}  plan head for head{head.replace('%linear  tp=d0 dp=n', '%linear  tp=d0')}"
 
 
+def as_it_is(text: str) -> str:
+    """Blocks of two kinds in turn: what those of one kind share is read by none before them, and the first part of the
+    model hands it on. Where they read it sequences are cut, and their gradients of it are summed there."""
+    return text
+
+
+LENT = f"{Path(__file__).parent / 'lent.py'}:decoder"
 TIED: dict[str, Any] = {"dp": 2, "reference": TIED_MODEL}
 CASES: dict[str, tuple[dict[str, Any], Callable[[str], str]]] = {
     "sequences over two axes": ({"cp": 4}, over_two),
@@ -65,10 +73,16 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[str], str]]] = {
     "a whole gradient beside sums": (TIED, alike),
     "a whole gradient beside shards": ({**TIED, "zero": 3}, alike),
     "a whole gradient beside sums inside": ({**TIED, "tp": 2}, summed_inside),
+    "whole gradients of what the first part hands on": ({"cp": 2, "reference": LENT}, as_it_is),
+    "whole gradients of what the first part hands on, shards": ({"cp": 2, "zero": 3, "reference": LENT}, as_it_is),
     "a whole gradient beside sums, stages": ({**TIED, "pp": 2, "vp": 2, "schedule": "zbv", "microbatches": 2}, alike),
 }
 
-BUCKETS = ("an idle axis", "a whole gradient beside sums")
+BUCKETS = (
+    "an idle axis",
+    "a whole gradient beside sums",
+    "whole gradients of what the first part hands on",
+)
 """What is planned has the buckets of DDP, and these scripts sum gradients of copies themselves."""
 
 
@@ -76,7 +90,7 @@ def plan_of(case: str) -> Subject:
     degrees, change = CASES[case]
     plan = subject(**degrees)
     decisions = parse_decisions(change(decisions_text(plan.decisions)))
-    assert decisions != plan.decisions
+    assert change is as_it_is or decisions != plan.decisions
     return replace(plan, decisions=decisions, program=lowered(decisions, reference=degrees.get("reference", TINY)))
 
 

@@ -114,6 +114,8 @@ def _entered(way: Routed) -> Iterator[State]:
 
 
 def _trained(way: Routed) -> Iterator[tuple[str, State]]:
+    """The parameters that a body reads, or hands on to others, as they and their gradients lie there."""
     for param in way.graph.params:
-        if param.value in way.graph.differentiable and way.graph.readers[param.value]:
+        used = way.graph.readers[param.value] or param.value in way.graph.outputs
+        if used and param.value in way.graph.differentiable:
             yield param.path, way.hubs[param.value].home
