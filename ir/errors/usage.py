@@ -81,3 +81,16 @@ class CodeUnknown(UsageError):
     """`plan errors` is asked for a code, or for the name of an error, that is none."""
 
     code = "MW8012"
+
+
+class ChangeUnknown(UsageError):
+    """A word of --what-if that names nothing which may be changed of a question, or is given twice."""
+
+    code = "MW8013"
+
+
+class ChangeImpossible(UsageError):
+    """A change of --what-if that the cluster cannot have: it names a pool or a link that there is not, or a number that
+    would change nothing there."""
+
+    code = "MW8014"

@@ -83,6 +83,14 @@ def plan(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
     add_config(parser)
     add_question(parser)
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGES",
+        help="inter=800G,global_batch=512,…: what the plan would be then, and what this one would cost; may be given "
+        "again, for another question",
+    )
     parser.add_argument("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
     add_detail(parser)
