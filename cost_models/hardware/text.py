@@ -53,6 +53,12 @@ def read_cluster(reference: str) -> Cluster:
     )
 
 
+def resized(reference: str, hosts: int, gpus: int) -> str:
+    """A shorthand with other numbers of hosts, and of GPUs in each; empty for other forms."""
+    found = _SHORTHAND.fullmatch(reference)
+    return f"{hosts}x{gpus}x{found['gpu']}{found['options']}" if found else ""
+
+
 def read_file(path: Path) -> Cluster:
     """Read the cluster of a TOML file."""
     try:

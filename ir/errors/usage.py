@@ -94,3 +94,10 @@ class ChangeImpossible(UsageError):
     would change nothing there."""
 
     code = "MW8014"
+
+
+class ScaleImpossible(UsageError):
+    """Sizes of --scale that cannot be read, or that the cluster cannot be scaled to: devices that are no whole hosts,
+    unlike pools, rates of a link matrix."""
+
+    code = "MW8015"

@@ -1,4 +1,4 @@
-"""Questions in Python: `plan`, `what_if` and `estimate`, with the arguments of the command line.
+"""Questions in Python: `plan`, `what_if`, `scale` and `estimate`, with the arguments of the command line.
 
 model, cluster, workload, what is asked for -> Ask, Asked -> solve -> Plan
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.ir.errors import NoPlanFits
+from meshwright.planner.answer.changed.scale import Scaling, read_sized, scaled
 from meshwright.planner.answer.changed.what_if import WhatIf, read_changed, what_ifs
 from meshwright.planner.answer.estimate import Estimate
 from meshwright.planner.answer.estimate import estimate as estimated
@@ -25,6 +26,7 @@ from meshwright.planner.api.model import named
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.plan.units import nbytes
 from meshwright.planner.question.ask import asked, read_asked
+from meshwright.planner.question.changed.sizes import STRONG, read_sizes
 from meshwright.planner.question.pins import fill, word
 from meshwright.planner.search.phases import Told, untold
 
@@ -91,6 +93,20 @@ def what_if(model: Any, cluster: str | Cluster, changes: str | Iterable[str], **
     found = _answer(args, asked, stop)
     before = found if isinstance(found, Plan) else None
     return tuple(what_ifs(args, changed, before, asked.setting, stop, args.told))
+
+
+def scale(
+    model: Any, cluster: str | Cluster, sizes: str | Iterable[int], *, scaling: str = STRONG, **question: Any
+) -> Scaling:
+    """Answer a question on several numbers of devices, as `plan MODEL --scale` does.
+
+    `sizes` are a range that doubles, as in "64..4096", or numbers; `scaling` is `strong` (the same global batch) or
+    `weak` (as many sequences for each device as on `cluster`); `question` has the keywords of `plan`.
+    """
+    args = _question(model, cluster, **usual() | question)
+    text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
+    found = scaled(args, read_sized(args, read_sizes(text), scaling), Stop(), args.told)
+    return Scaling(scaling=scaling, sizes=tuple(found))
 
 
 def usual() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from meshwright.planner.answer.explain import Verdict
 from meshwright.planner.answer.relax import Relaxation
 from meshwright.planner.cli.views.code import inspect, verify
 from meshwright.planner.cli.views.machines import cluster, gpus, profile
-from meshwright.planner.cli.views.plans import compare, diff, estimate, explain, nothing, plan, what_if
+from meshwright.planner.cli.views.plans import compare, diff, estimate, explain, nothing, plan, scaled, what_if
 from meshwright.planner.cli.views.reference import errors
 from meshwright.planner.question.clusters import look
 from meshwright.planner.search.search import Found
@@ -70,6 +70,7 @@ VIEWS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "estimate": estimated,
     "ranked": ranked,
     "nothing": lacking,
+    "scale": lambda _: scaled.show(changed.SIZES, (), brief=False),
     "what if": lambda _: what_if.show_what_ifs(changed.ROWS),
     "compare": lambda _: compare.show(made(), test_compare.measured()),
     "verify": lambda _: verify.say(verify.shown(test_verify.found(off=("a tensor is off " * 9,)), ())),

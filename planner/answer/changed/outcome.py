@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.relax import nearest
@@ -52,3 +54,20 @@ def _lack(solved: Solved) -> str:
         return "nothing fits"
     stage, short = shortest(found.prediction)
     return f"nothing fits: what lacks least is short {nbytes(short)} on stage {stage} ({found.config})"
+
+
+def plan_in_short(plan: Plan) -> dict[str, Any]:
+    """A plan by its configuration, and what it costs."""
+    return {"config": plan.config.to_json(), **cost(plan.prediction), "gap": plan.bounds.gap}
+
+
+def cost(predicted: Prediction) -> dict[str, Any]:
+    """What a plan costs."""
+    return {
+        "step_time_s": predicted.step_time_s,
+        "step_time_low_s": predicted.step_time_low_s,
+        "step_time_high_s": predicted.step_time_high_s,
+        "tokens_per_s_per_gpu": predicted.tokens_per_s_per_gpu,
+        "peak_memory_bytes": predicted.peak_memory_bytes,
+        "fits": predicted.fits,
+    }

@@ -22,7 +22,7 @@ from meshwright.ir.decisions.decisions import Decisions, verify_decisions
 from meshwright.ir.errors import ChangeImpossible, MeshwrightError, within
 from meshwright.ir.schedules import CUSTOM
 from meshwright.ir.target.workload import traced_in
-from meshwright.planner.answer.changed.outcome import outcome, reason
+from meshwright.planner.answer.changed.outcome import cost, outcome, plan_in_short, reason
 from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.solve import Stop, parts
 from meshwright.planner.plan.file import workload_to_json
@@ -123,25 +123,9 @@ class WhatIf:
             "why": self.why,
             "ratio": self.ratio,
             "beyond": self.beyond,
-            "kept": _cost(self.kept.prediction) | {"ratio": self.kept_ratio} if self.kept.prediction else None,
+            "kept": cost(self.kept.prediction) | {"ratio": self.kept_ratio} if self.kept.prediction else None,
             "kept_why": self.kept.why,
         }
-
-
-def plan_in_short(plan: Plan) -> dict[str, Any]:
-    """A plan by its configuration, and what it costs."""
-    return {"config": plan.config.to_json(), **_cost(plan.prediction), "gap": plan.bounds.gap}
-
-
-def _cost(predicted: Prediction) -> dict[str, Any]:
-    return {
-        "step_time_s": predicted.step_time_s,
-        "step_time_low_s": predicted.step_time_low_s,
-        "step_time_high_s": predicted.step_time_high_s,
-        "tokens_per_s_per_gpu": predicted.tokens_per_s_per_gpu,
-        "peak_memory_bytes": predicted.peak_memory_bytes,
-        "fits": predicted.fits,
-    }
 
 
 def read_changed(args: Namespace, texts: list[str]) -> list[Changed]:

@@ -91,6 +91,16 @@ def plan(parser: ArgumentParser) -> None:
         help="inter=800G,global_batch=512,…: what the plan would be then, and what this one would cost; may be given "
         "again, for another question",
     )
+    parser.add_argument(
+        "--scale",
+        metavar="SIZES",
+        help="64..4096 (doubling) or 64,96,128: a plan for each number of GPUs, in hosts like those of --cluster",
+    )
+    parser.add_argument(
+        "--scaling", choices=("strong", "weak"), default="strong",
+        help="strong: the same global batch at every size; weak: as many sequences for each GPU as on --cluster "
+        "(default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
     add_detail(parser)

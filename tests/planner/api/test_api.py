@@ -109,6 +109,17 @@ def test_changed_questions_are_those_of_the_command_line(capsys: pytest.CaptureF
         meshwright.what_if(MODEL, "cpu:2", "hosts=1", seq=64)
 
 
+def test_sizes_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    found = meshwright.scale(MODEL, "cpu:2", [2, 1], scaling="weak", **WORKLOAD, fix={"tp": 1})
+    asked = [MODEL, "--cluster", "cpu:2", "--global-batch", "8", "--seq", "64", "--fix", "tp=1"]
+    assert main(["plan", *asked, "--scale", "1..2", "--scaling", "weak", "--json"]) == 0
+    assert found.to_json() == json.loads(capsys.readouterr().out)
+    assert found.sizes[-1].plan is not None
+    assert len(repr(found).splitlines()) == 2
+    with pytest.raises(MeshwrightError, match="did you mean 'weak'"):
+        meshwright.scale(MODEL, "cpu:2", "1..2", scaling="week", **WORKLOAD)
+
+
 def test_a_limit_of_time_is_of_this_question() -> None:
     """Not of the machine's clock: a plan that is found long before it is whole."""
     assert meshwright.plan(MODEL, "cpu:2", **WORKLOAD, time_limit=600).bounds.complete

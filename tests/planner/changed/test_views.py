@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.hardware.toml import write
+from meshwright.planner.answer.changed.scale import Scaling, Size
 from meshwright.planner.answer.changed.what_if import Kept, WhatIf
+from meshwright.planner.cli.views.plans.scaled import show
 from meshwright.planner.cli.views.plans.what_if import show_what_ifs
+from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.changed.changes import read_change
 from tests.planner.handmade import bounds, config, held, plan, prediction, stage
 
@@ -73,3 +77,38 @@ def test_another_size_of_micro_batches_is_another_plan() -> None:
     assert one.plan.decisions == one.kept.decisions
     assert not one.same
     assert row("seq=8").same
+
+
+def size(ranks: int, found: Plan | None, why: str = "") -> Size:
+    ask: Any = SimpleNamespace(model="small.toml", cluster=CLUSTER, workload=plan().workload)
+    return Size(ranks=ranks, ask=ask, plan=found, why=why)
+
+
+SIZES = Scaling(
+    scaling="weak",
+    sizes=(
+        size(4, None, "nothing fits: what lacks least is short 3.00 GiB on stage 0"),
+        size(1024, plan(prediction=prediction(step_time_s=8.0))),
+        size(4096, plan(prediction=prediction(step_time_s=4.0), bounds=bounds(lower=0.0))),
+    ),
+)
+"""Of 2048 x 4096 tokens: 1,024 tokens a second and device, and half of it with four times as many devices."""
+
+
+def test_a_row_for_each_size(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    show(SIZES, (Path("out", "1024", "plan.json"),), brief=False)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    name = "tp=2,pp=2,dp=2,zero=1,mbs=1,recompute=full,schedule=1f1b"
+    assert lines == [
+        "asked   small.toml, 4,096 tokens a sequence in bf16; weak scaling: as many sequences for each GPU",
+        "",
+        f" GPUs  batch  {'plan':{len(name)}}  step time  tokens/s  tokens/s/GPU  efficiency    memory      gap",
+        f"    4  2,048  {'none':{len(name)}}          -         -             -           -         -        -",
+        f"1,024  2,048  {name}        8 s    1.05 M         1,024       100 %  6.00 GiB  25.00 %",
+        f"4,096  2,048  {name}        4 s    2.10 M           512     50.00 %  6.00 GiB  unknown",
+        "4 GPUs: nothing fits: what lacks least is short 3.00 GiB on stage 0",
+        "written: out/1024/plan.json",
+    ]
+    show(SIZES, (), brief=True)
+    assert capsys.readouterr().out.splitlines()[0].split()[0] == "GPUs"

@@ -122,7 +122,7 @@ def test_pins_are_offered_with_their_values(written: Path) -> None:
 
 def test_every_value_is_accounted_for() -> None:
     """No option is left without a thought: what is completed by nothing is a number, or a text of one's own."""
-    own = {"--annotated", "--name"}
+    own = {"--annotated", "--name", "--scale"}
     for place in found().places:
         for option, value in place.options:
             if isinstance(value, Anything):

@@ -218,6 +218,7 @@ CASES = {
     "MW8011": Case(f"plan estimate tiny.toml {ON} --annotated dp=3", 2),
     "MW8013": Case(f"plan tiny.toml {ON} --what-if intre=800G", 2),
     "MW8014": Case(f"plan tiny.toml {ON} --what-if slow.inter=800G", 2),
+    "MW8015": Case(f"plan tiny.toml {ON} --scale 4,6", 2),
     "MW9009": Case("plan calibrate --target jax-cpu --plan-only", 8),
     "MW8012": Case("plan errors MW60077", 2),
 }

@@ -33,6 +33,7 @@ from meshwright.planner.answer.remedies import refused
 from meshwright.planner.answer.solve import Solved, Stop, solve, space_of
 from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERRUPTED, NOTHING_FITS
 from meshwright.planner.cli.output import check_plan, folder_of, made
+from meshwright.planner.cli.verbs.plans.scaled import show_scaled
 from meshwright.planner.plan.file import FILE, plan_to_json, save_plan
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.ask import Ask, read_asked
@@ -47,6 +48,8 @@ def run(args: Namespace) -> int:
     """The verb."""
     started_s = time.monotonic()
     _known_step(args.dump_after)
+    if args.scale is not None:
+        return show_scaled(args)
     ask, request = read_asked(args)
     changes = read_changed(args, args.what_if)
     folder = made(folder_of(args.out)) if args.out is not None else None
