@@ -198,6 +198,7 @@ CASES = {
     "MW7026": Case(f"plan tiny.toml {ON} --out ''", 8),
     "MW7027": Case("plan compare out run.log", 2, {}, PLANNED),
     "MW7030": Case(f"plan tiny.toml {ON} --out .", 8, {"plan.json": "{}"}),
+    "MW7031": Case("plan trace out --measured trace.json -o both.json", 2, {"trace.json": "{}"}, PLANNED),
     "MW7040": Case(f"plan tiny.toml {ON} --fix tp=4 --allow tp=1|2", 2),
     "MW7042": Case(f"plan tiny.toml {ON} --objective tiem", 2),
     "MW7043": Case(f"plan tiny.toml {ON} --objective cost", 2),
