@@ -133,8 +133,9 @@ def read_changed(args: Namespace, texts: list[str]) -> list[Changed]:
     found = []
     for text in texts:
         change = read_change(text)
+        made = change.of(args)
         with within(f"{OPTION} {text}"):
-            ask, asked = read_asked(change.of(args))
+            ask, asked = read_asked(made)
         found.append(Changed(change=change, ask=replace(ask, given=getattr(args, "given", None)), asked=asked))
     return found
 

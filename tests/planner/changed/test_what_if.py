@@ -207,14 +207,36 @@ def test_where_nothing_fits_changes_are_answered_all_the_same(capsys: pytest.Cap
     assert told["what_if"][0]["ratio"] is None
 
 
+def test_where_the_question_is_refused_nothing_else_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    searched: list[str] = []
+    solve = answers.solve
+
+    def counted(ask: Ask, *rest: Any) -> Any:
+        searched.append(ask.cluster_reference)
+        return solve(ask, *rest)
+
+    monkeypatch.setattr(answers, "solve", counted)
+    assert main([*argv("--fix", "dp=3", "--what-if", "hosts=1")]) == 2
+    assert "MW7044" in capsys.readouterr().err
+    assert searched == [CLUSTER]
+
+
 @pytest.mark.parametrize(
-    ("change", "said"), [("intre=8G", "MW8013"), ("a.hosts=3", "MW8014"), ("global_batch=0", "MW8002")]
+    ("change", "more", "said"),
+    [
+        ("intre=8G", (), "MW8013"),
+        ("a.hosts=3", (), "MW8014"),
+        ("global_batch=0", (), "MW8002"),
+        ("hosts=1", ("--dump-after", "fold"), "an artefact is of one question"),
+    ],
 )
 def test_what_cannot_be_asked_is_refused_before_anything_is_searched(
-    change: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    change: str, more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "solve", None)
-    assert main([*argv("--what-if", change)]) == 2
+    assert main([*argv("--what-if", change, *more)]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -2,9 +2,10 @@
 
     arguments -> Ask, Asked -> solve -> Plan -> plan.json, tables or JSON
 
-Where nothing fits, what would help is tried out and told (`planner.answer.relax`). Ctrl-C and `--time-limit` end the
-search early; what was found until then is told and written all the same, with the gap that is proved by then. The JSON
-is documented in docs/plan.md.
+With `--what-if` changed questions are answered beside it, and with `--scale` one at each of several sizes
+(`planner.answer.changed`). Where nothing fits, what would help is tried out and told (`planner.answer.relax`). Ctrl-C
+and `--time-limit` end the search early; what was found until then is told and written all the same, with the gap that
+is proved by then. The JSON is documented in docs/plan.md.
 """
 
 from __future__ import annotations
@@ -13,15 +14,12 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from meshwright.ir.decisions.text import decisions_text
-from meshwright.ir.errors import (
-    UnknownStep,
-    instead,
-)
+from meshwright.ir.errors import ChangeImpossible, UnknownStep, instead
 from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.program.program import Program
@@ -37,6 +35,7 @@ from meshwright.planner.cli.verbs.plans.scaled import show_scaled
 from meshwright.planner.plan.file import FILE, plan_to_json, save_plan
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.ask import Ask, read_asked
+from meshwright.planner.question.changed.changes import OPTION
 from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.pins import word
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting
@@ -52,6 +51,12 @@ def run(args: Namespace) -> int:
         return show_scaled(args)
     ask, request = read_asked(args)
     changes = read_changed(args, args.what_if)
+    if changes and args.dump_after is not None:
+        raise ChangeImpossible(
+            place=f"{OPTION} {args.what_if[0]} --dump-after {args.dump_after}",
+            cause="an artefact is of one question",
+            fix="leave one of them out",
+        )
     folder = made(folder_of(args.out)) if args.out is not None else None
     if folder is not None:
         check_plan(folder / FILE, ask.model, force=args.force)
@@ -73,9 +78,10 @@ def run(args: Namespace) -> int:
     question = Question.of(args, ask, setting, request)
     found = question.answer(stop, args.progress.told, limited=args.time_limit is not None)
     plan = found if isinstance(found, Plan) else None
-    others = tuple(what_ifs(args, changes, plan, setting, stop, args.progress.told))
+    changed = what_ifs(args, changes, plan, setting, stop, args.progress.told)
     if isinstance(found, Solved):
-        return nothing_found(found, args, others)
+        return nothing_found(found, args, changed)
+    others = tuple(changed)
     args.progress.clear()
     written = save_plan(found, folder) if folder else None
     if args.json:
@@ -106,12 +112,12 @@ def _show(others: Sequence[WhatIf]) -> None:
         show_what_ifs(others)
 
 
-def nothing_found(solved: Solved, args: Namespace, others: Sequence[WhatIf] = ()) -> int:
-    """Print why there is no plan and what would help; returns the exit code."""
+def nothing_found(solved: Solved, args: Namespace, changed: Iterable[WhatIf] = ()) -> int:
+    """Print why there is no plan and what would help, and what was asked otherwise; returns the exit code."""
     if (error := refused(solved, args.time_limit)) is not None:
         raise error
     args.progress.phase("nothing fits: trying what would help")
-    nothing = relax(solved)
+    nothing, others = relax(solved), tuple(changed)
     args.progress.clear()
     if args.json:
         _print(nothing_to_json(nothing), others)
