@@ -108,7 +108,8 @@ class Profile:
     def check_of(self, cluster: Cluster) -> None:
         """Check that measurements are of a device that the cluster has."""
         names = [pool.device.name for pool in cluster.pools]
-        if self.measured is not None and self.measured.identity.device not in names:
+        like = [pool.device.like for pool in cluster.pools]
+        if self.measured is not None and self.measured.identity.device not in (*names, *like):
             raise ProfileElsewhere(
                 place=f"profile {self.name}",
                 cause=f"it is of {self.measured.identity.device}, and the cluster has {', '.join(names)}",

@@ -93,6 +93,11 @@ PLAN_BYTES = Limit(most=2**26, what="bytes of a plan.json", why="our choice; eac
 LINES_BYTES = Limit(
     most=2**26, what="bytes of a file of lines", why="our choice; all lines are read before the first is used"
 )
+TRACE_BYTES = Limit(
+    most=2**28,
+    what="bytes of a profiler's trace",
+    why="our choice; a step of a rank has some megabytes, and all events are held in memory",
+)
 MATRIX_BYTES = Limit(most=2**25, what="bytes of a link matrix", why="32 for each of 1,024 × 1,024 rates")
 DEPTH = Limit(most=64, what="levels of nesting", why="our choice; no table here has more than a dozen")
 INTEGER = Limit(most=2**63 - 1, what="as a whole number", why="it is a count, a size or a rate")

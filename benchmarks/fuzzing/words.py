@@ -153,6 +153,11 @@ WORKLOAD = (
     Option(name="--top", good=("1", "1000"), bad=COUNTS),
     *TRACED,
 )
+CHANGES = ("inter=800G", "hosts=2,gpu=H100", "memory_gb=40", "global_batch=16", "dtype=fp32", "cluster=1x4xH100")
+NO_CHANGES = (
+    "", "=", ",", "inter", "inter=", "intre=8G", "tp=4", "hosts=0", "hosts=1e9", "a.hosts=2", ".hosts=2", "gbps=4",
+    "memory_gb=nan", "island_size=0.5", "cluster=", "cluster=x", "gpu=T4,gpu=T4", "seq=-1", "dtype=bf61", "nic=wire",
+)  # fmt: skip
 SAVED = (
     Option(
         name="--model",
@@ -189,6 +194,9 @@ VERBS: dict[str, tuple[tuple[str, ...], tuple[Option, ...]]] = {
             Option(name="--objective", good=("time", "memory"), bad=(*WORDS, "cost")),
             Option(name="--time-limit", good=("1", "0.5"), bad=AMOUNTS),
             Option(name="--max-gap", good=("0.5", "1"), bad=AMOUNTS),
+            Option(name="--what-if", good=CHANGES, bad=NO_CHANGES),
+            Option(name="--scale", good=("4", "2..4"), bad=(*COUNTS, "4..2", "0..4", "3", "4,,8", "1..9999999", "4-8")),
+            Option(name="--scaling", good=("weak",), bad=WORDS),
             Option(name="--out", good=("made",), bad=("", "/dev/null", PLAN, "/proc/nope", "x" * 300)),
         ),
     ),

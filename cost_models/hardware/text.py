@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def read_cluster(reference: str) -> Cluster:
     )
 
 
+def resized(reference: str, hosts: int, gpus: int) -> str:
+    """A shorthand with other numbers of hosts, and of GPUs in each; empty for other forms."""
+    found = _SHORTHAND.fullmatch(reference)
+    return f"{hosts}x{gpus}x{found['gpu']}{found['options']}" if found else ""
+
+
 def read_file(path: Path) -> Cluster:
     """Read the cluster of a TOML file."""
     try:
@@ -70,8 +77,9 @@ def _shorthand(reference: str, found: re.Match[str]) -> Cluster:
     gpus = _count(reference, "GPUs per host", found["gpus"], PER_HOST)
     one = device(found["gpu"].strip())
     options = _options(reference, found["options"])
-    nics = _nics(reference, options, one, gpus)
-    price = _price(reference, options["price"]) if "price" in options else None
+    place = f"cluster {reference!r}"
+    nics = nics_of(place, options, one, gpus)
+    price = price_of(place, options["price"]) if "price" in options else None
     return Cluster(pools=(Pool(name=one.name, hosts=hosts, device=one, gpus_per_host=gpus, nics=nics, price=price),))
 
 
@@ -101,23 +109,21 @@ def _options(reference: str, text: str) -> dict[str, str]:
     return options
 
 
-def _nics(reference: str, options: dict[str, str], one: Device, gpus: int) -> tuple[Nic, ...]:
+def nics_of(place: str, options: Mapping[str, str], one: Device, gpus: int) -> tuple[Nic, ...]:
+    """The adapters of a host of so many devices, by `inter` and `nic`; none where neither is given."""
     kind = options.get("nic", one.nic.kind if one.nic else FALLBACK_NIC)
     if kind not in NIC_KINDS:
-        raise ClusterValueBad(
-            place=f"cluster {reference!r}, nic", cause=f"{kind!r} is unknown", fix=instead(kind, NIC_KINDS)
-        )
+        raise ClusterValueBad(place=f"{place}, nic", cause=f"{kind!r} is unknown", fix=instead(kind, NIC_KINDS))
     if "inter" in options:
-        return (Nic(kind=kind, rate=_inter(reference, options["inter"]), count=gpus),)
+        return (Nic(kind=kind, rate=_inter(f"{place}, inter", options["inter"]), count=gpus),)
     if "nic" in options:
         raise ClusterValueBad(
-            place=f"cluster {reference!r}, nic", cause="a kind without a rate", fix=f"add inter=400G, per GPU ({kind})"
+            place=f"{place}, nic", cause="a kind without a rate", fix=f"add inter=400G, per GPU ({kind})"
         )
     return ()
 
 
-def _inter(reference: str, text: str) -> Quantity:
-    place = f"cluster {reference!r}, inter"
+def _inter(place: str, text: str) -> Quantity:
     if found := re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(GB|GBps|GB/s|GiB|GiB/s)", text):
         bits = 8 * Decimal(found[1])
         raise ClusterValueBad(
@@ -132,13 +138,12 @@ def _inter(reference: str, text: str) -> Quantity:
     return given(float(value), "Gb/s")
 
 
-def _price(reference: str, text: str) -> Quantity:
+def price_of(place: str, text: str) -> Quantity:
+    """A price per GPU-hour."""
     try:
         value = Decimal(text)
     except InvalidOperation:
         value = Decimal(0)
     if not (value.is_finite() and 0 < value <= 10**12):
-        raise ClusterValueBad(
-            place=f"cluster {reference!r}, price", cause=f"{text!r} is no price", fix="give a positive number"
-        )
+        raise ClusterValueBad(place=f"{place}, price", cause=f"{text!r} is no price", fix="give a positive number")
     return given(float(value), "1/device-hour")

@@ -175,13 +175,12 @@ class _Reader:
 
     def own_device(self, table: Any, path: Path_) -> Device | None:
         base = device(table.like) if table.like else None
-        peaks = {dtype: peak for key, dtype in TFLOPS.items() if (peak := getattr(table, key)) is not None}
+        peaks, island = _peaks(table), _island_keys(table)
         needed = () if base else ("memory_gb", "memory_gb_per_s", "host_gb_per_s")
         missing = [key for key in needed if getattr(table, key) is None]
         if base is None and not peaks:
             missing.append("bf16_tflops")
         inherited = base.island if base else None
-        island = {key: getattr(table, key) for key in ISLAND if getattr(table, key) is not None}
         if island and inherited is None:
             missing += [key for key in ISLAND[:3] if key not in island]
         for key in missing:
@@ -283,6 +282,21 @@ def _island(given: Mapping[str, Any], inherited: Island | None) -> Island | None
     )
 
 
+def variant(base: Device, table: Any) -> Device:
+    """A device as the table of one that is like it says; of a user's own device, one that is like the same other one.
+    Must: it has an island if the table speaks of one."""
+    own = _own_device(table, base, _peaks(table), _island(_island_keys(table), base.island))
+    return replace(own, like=base.like if _is_own(base) else base.name)
+
+
+def _peaks(table: Any) -> dict[str, Quantity]:
+    return {dtype: peak for key, dtype in TFLOPS.items() if (peak := getattr(table, key)) is not None}
+
+
+def _island_keys(table: Any) -> dict[str, Any]:
+    return {key: getattr(table, key) for key in ISLAND if getattr(table, key) is not None}
+
+
 def _own_device(table: Any, base: Device | None, peaks: Mapping[str, Quantity], island: Island | None) -> Device:
     all_peaks = {**dict(base.peaks if base else ()), **peaks}
     ordered = tuple((dtype, all_peaks[dtype]) for dtype in DTYPES if dtype in all_peaks)
@@ -345,7 +359,12 @@ def write(cluster: Cluster) -> str:
 def _own_devices(cluster: Cluster) -> tuple[Device, ...]:
     """Devices that the table does not have, once each."""
     used = {pool.device.name: pool.device for pool in cluster.pools}
-    return tuple(one for one in used.values() if one.like or any(q.kind == "user" for _, q in one.quantities()))
+    return tuple(one for one in used.values() if _is_own(one))
+
+
+def _is_own(one: Device) -> bool:
+    """Whether a user described it."""
+    return bool(one.like) or any(quantity.kind == "user" for _, quantity in one.quantities())
 
 
 def _device_lines(own: Device) -> list[str]:

@@ -118,6 +118,13 @@ class OutputTaken(SearchError):
     exit_code = 8
 
 
+class TraceUnreadable(SearchError):
+    """A trace that is missing, that no profiler of torch or JAX has written, that has no marked steps, or that does not
+    go together with the others that are given."""
+
+    code = "MW7031"
+
+
 class ConstraintsContradict(SearchError):
     """What --fix, --allow and --forbid leave of a name is nothing."""
 

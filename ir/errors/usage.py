@@ -81,3 +81,23 @@ class CodeUnknown(UsageError):
     """`plan errors` is asked for a code, or for the name of an error, that is none."""
 
     code = "MW8012"
+
+
+class ChangeUnknown(UsageError):
+    """A word of --what-if that names nothing which may be changed of a question, or is given twice."""
+
+    code = "MW8013"
+
+
+class ChangeImpossible(UsageError):
+    """A change of --what-if that the cluster cannot have: it names a pool or a link that there is not, or a number that
+    would change nothing there."""
+
+    code = "MW8014"
+
+
+class ScaleImpossible(UsageError):
+    """Sizes of --scale that cannot be read, or that the cluster cannot be scaled to: devices that are no whole hosts,
+    unlike pools, rates of a link matrix."""
+
+    code = "MW8015"

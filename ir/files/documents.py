@@ -24,6 +24,7 @@ SHOWN = 60
 """Characters of a value or a key that are repeated."""
 
 _PLAIN = re.compile(r"[\w-]+")
+_LINE = re.compile(r"[\w.+-]+")
 _LONE = re.compile("[\ud800-\udfff]")
 
 
@@ -69,6 +70,14 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise Unparsed(f"a number has more digits than any count or size: {INTEGER.said}") from None
     check(found)
     return found
+
+
+def parse_value(text: str) -> Any:
+    """A value that stands by itself: what TOML has it be, else the text."""
+    try:
+        return parse_toml(f"value = {text}")["value"] if _LINE.fullmatch(text) else text
+    except (Unparsed, Fault):
+        return text
 
 
 class _Repeated(dict[str, Any]):

@@ -62,6 +62,10 @@ class Stop:
     until_s: float | None = None
     interrupted: bool = False
 
+    def begin(self, limit_s: float | None) -> None:
+        """Begin another question, which has as much time as the one before had."""
+        self.until_s = None if limit_s is None else time.monotonic() + limit_s
+
     def __call__(self) -> bool:
         return self.interrupted or (self.until_s is not None and time.monotonic() >= self.until_s)
 

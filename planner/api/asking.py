@@ -1,4 +1,4 @@
-"""Questions in Python: `plan` and `estimate`, with the arguments of the verbs of these names.
+"""Questions in Python: `plan`, `what_if`, `scale` and `estimate`, with the arguments of the command line.
 
 model, cluster, workload, what is asked for -> Ask, Asked -> solve -> Plan
 """
@@ -13,17 +13,20 @@ from typing import Any
 
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.ir.errors import NoPlanFits
+from meshwright.planner.answer.changed.scale import Scaling, read_sized, scaled
+from meshwright.planner.answer.changed.what_if import WhatIf, read_changed, what_ifs
 from meshwright.planner.answer.estimate import Estimate
 from meshwright.planner.answer.estimate import estimate as estimated
 from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.relax import Nothing, relax
 from meshwright.planner.answer.remedies import refused
-from meshwright.planner.answer.report import ALTERNATIVES, plan_of
-from meshwright.planner.answer.solve import Stop, solve
+from meshwright.planner.answer.report import ALTERNATIVES
+from meshwright.planner.answer.solve import Solved, Stop
 from meshwright.planner.api.model import named
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.plan.units import nbytes
 from meshwright.planner.question.ask import asked, read_asked
+from meshwright.planner.question.changed.sizes import STRONG, read_sizes
 from meshwright.planner.question.pins import fill, word
 from meshwright.planner.search.phases import Told, untold
 
@@ -65,26 +68,78 @@ def plan(
     line, or a `Cluster`. `told` is called with every phase, and with the search after every piece of work. Raises
     `NoPlanFits` where nothing fits, and other errors of ours where the question cannot be asked.
     """
-    given: dict[str, Any] = {
-        "micro_batch": micro_batch, "dtype": dtype, "optimizer": optimizer, "stack": stack, "style": style,
-        "recipe": recipe, "imbalance": imbalance, "target": target, "seed": seed, "no_cache": not cache,
-    }  # fmt: skip
-    wishes: dict[str, Any] = {"fix": words(fix), "allow": words(allow), "forbid": words(forbid)}
-    args = _arguments(model, cluster, profile, hooks, global_batch=global_batch, seq=seq, **given, **wishes)
-    args.objective, args.operators = objective, operators
-    ask, request = read_asked(args)
-    ask, setting = replace(ask, given=args.given).loaded()
-    question = Question(ask=ask, setting=setting, asked=request, objective=objective, top=top)
-    if (known := question.known()) is not None:
-        return known
-    stop = Stop(time_limit)
-    solved = solve(ask, setting, request, stop, told, objective)
-    if solved.best is None:
-        raise refused(solved, time_limit) or _lacking(relax(solved))
-    found = plan_of(solved, top)
-    if time_limit is None:
-        question.keep(found)
+    args = _question(
+        model, cluster, told=told, global_batch=global_batch, seq=seq, micro_batch=micro_batch, dtype=dtype,
+        optimizer=optimizer, stack=stack, style=style, recipe=recipe, imbalance=imbalance, target=target,
+        profile=profile, fix=fix, allow=allow, forbid=forbid, objective=objective, time_limit=time_limit,
+        operators=operators, top=top, seed=seed, cache=cache, **hooks,
+    )  # fmt: skip
+    found = _answer(args, _loaded(args), Stop())
+    if isinstance(found, Solved):
+        raise refused(found, time_limit) or _lacking(relax(found))
     return found
+
+
+def what_if(model: Any, cluster: str | Cluster, changes: str | Iterable[str], **question: Any) -> tuple[WhatIf, ...]:
+    """Answer a question, and the same question with each of these changes, as `plan MODEL --what-if` does.
+
+    A change is `KEY=VALUE,…`, as in `inter=800G,global_batch=512`; `question` has the keywords of `plan`. Each answer
+    has its `plan` and the answer `before`, which are None where nothing fits, and `kept`: what the plan before costs
+    there.
+    """
+    args = _question(model, cluster, **usual() | question)
+    changed = read_changed(args, [changes] if isinstance(changes, str) else list(changes))
+    stop, asked = Stop(), _loaded(args)
+    found = _answer(args, asked, stop)
+    before = found if isinstance(found, Plan) else None
+    return tuple(what_ifs(args, changed, before, asked.setting, stop, args.told))
+
+
+def scale(
+    model: Any, cluster: str | Cluster, sizes: str | Iterable[int], *, scaling: str = STRONG, **question: Any
+) -> Scaling:
+    """Answer a question on several numbers of devices, as `plan MODEL --scale` does.
+
+    `sizes` are a range that doubles, as in "64..4096", or numbers; `scaling` is `strong` (the same global batch) or
+    `weak` (as many sequences for each device as on `cluster`); `question` has the keywords of `plan`.
+    """
+    args = _question(model, cluster, **usual() | question)
+    text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
+    found = scaled(args, read_sized(args, read_sizes(text), scaling), Stop(), args.told)
+    return Scaling(scaling=scaling, sizes=tuple(found))
+
+
+def usual() -> dict[str, Any]:
+    """What `plan` takes where nobody says otherwise; what has no such value is missing."""
+    return {"global_batch": None, "seq": None, **(plan.__kwdefaults__ or {})}
+
+
+def _question(
+    model: Any,
+    cluster: str | Cluster,
+    *,
+    profile: str | PathLike[str] | None,
+    fix: Wish,
+    allow: Wish,
+    forbid: Wish,
+    cache: bool,
+    **given: Any,
+) -> Namespace:
+    """The arguments of a question for a plan; what is no keyword of `plan` is a hook of the model."""
+    hooks = {name: given.pop(name) for name in list(given) if name not in usual()}
+    wishes: dict[str, Any] = {"fix": words(fix), "allow": words(allow), "forbid": words(forbid)}
+    return _arguments(model, cluster, profile, hooks, no_cache=not cache, **given, **wishes)
+
+
+def _loaded(args: Namespace) -> Question:
+    """The question, with its model loaded."""
+    ask, request = read_asked(args)
+    return Question.of(args, *replace(ask, given=args.given).loaded(), request)
+
+
+def _answer(args: Namespace, question: Question, stop: Stop) -> Plan | Solved:
+    stop.begin(args.time_limit)
+    return question.answer(stop, args.told, limited=args.time_limit is not None)
 
 
 def estimate(

@@ -13,5 +13,6 @@
 | `held` | constraints read back from what was decided |
 | `objective` | what plans are compared by |
 | `pricing` | a `Setting`: the model at every batch, and the way from a configuration to its price |
+| `changed/` | what may be changed of a question, and its arguments then |
 | `inspection`, `clusters` | what is seen in a model, and in a cluster, before anything is planned |
 """

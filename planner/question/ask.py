@@ -64,16 +64,17 @@ class Ask:
     given: Source | None = None
     """The model where it exists already."""
 
-    def loaded(self) -> tuple[Ask, Setting]:
-        """Load the model, which is captured once a batch is asked for; with what its framework decides."""
-        traced = traced_in(self.workload.precision)
-        mesh = tuple((axis.name, axis.size) for axis in self.annotated.axes) if self.annotated else ()
-        source = self.given.in_dtype(traced) if self.given is not None else None
-        source = source or read_again(self.model, dtype=traced, mesh=mesh, store=self.store)
+    def loaded(self, known: Setting | None = None) -> tuple[Ask, Setting]:
+        """Load the model, which is captured once a batch is asked for; with what its framework decides.
+
+        `known` is a setting of the same model: what was loaded and captured for it is taken, as far as this question
+        has the same dtype and length.
+        """
+        folds = self._folds(known)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
-        ask = self._of(source.framework)
+        ask = self._of(folds.source.framework)
         setting = Setting(
-            Folds(source, ask.workload.seq, ask.seed),
+            folds,
             ask.cluster.ranks,
             ask.workload,
             ask.target,
@@ -84,13 +85,22 @@ class Ask:
         )
         return ask, setting
 
+    def _folds(self, known: Setting | None) -> Folds:
+        traced, seq = traced_in(self.workload.precision), self.workload.seq
+        if known is not None and traced == traced_in(known.workload.precision):
+            return known.folds if seq == known.folds.seq else Folds(known.folds.source, seq, self.seed)
+        mesh = tuple((axis.name, axis.size) for axis in self.annotated.axes) if self.annotated else ()
+        source = self.given.in_dtype(traced) if self.given is not None else None
+        source = source or read_again(self.model, dtype=traced, mesh=mesh, store=self.store)
+        return Folds(source, seq, self.seed)
+
     def setting(self) -> Setting:
         """Load the model of a question in which all is said."""
         return self.loaded()[1]
 
     def _of(self, framework: str) -> Ask:
         """The question with the usual target, stack and recipe of a framework for those that nobody named."""
-        usual = usual_target(framework, tuple(pool.device.name for pool in self.cluster.pools))
+        usual = usual_target(framework, kinds_of(self.cluster))
         target = target_of(usual) if "target" in self.unsaid else self.target
         workload = self.workload
         if "stack" in self.unsaid:
@@ -121,7 +131,7 @@ def asked(args: Namespace) -> Ask:
     profile.check_of(cluster)
     return Ask(
         model=args.model,
-        cluster_reference=args.cluster if isinstance(args.cluster, str) else IN_PYTHON,
+        cluster_reference=_reference(args),
         cluster=cluster,
         workload=_workload(args, precision, target),
         global_batch=args.global_batch,
@@ -163,6 +173,11 @@ def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, .
     return usual, (f"precision {usual} instead of {USUAL[0]}, which {without} has no matrix peak for",)
 
 
+def kinds_of(cluster: Cluster) -> tuple[str, ...]:
+    """The devices of the table that those of the cluster are, or are like."""
+    return tuple(pool.device.like or pool.device.name for pool in cluster.pools)
+
+
 IN_PYTHON = "Python"
 """What a cluster is called that has no name on the command line."""
 SHIPPED = "published"
@@ -173,7 +188,7 @@ def profile_of(path: str | None, cluster: Cluster) -> Profile:
     """The profile of a file. None: what was measured of this machine, where ranks are devices of its kind; else the
     shipped one."""
     if path is None:
-        kept = kept_for(tuple(pool.device.name for pool in cluster.pools))
+        kept = kept_for(kinds_of(cluster))
         return published() if kept is None else calibrated(load_measured(kept))
     return published() if path == SHIPPED else calibrated(load_measured(path))
 
@@ -203,6 +218,13 @@ def recipe_of(target: Capabilities, workload: Workload) -> str:
         return "fp32"
     written = next((line.recipes for line in target.precisions if line.name == workload.precision), ())
     return "" if not written or workload.stack.recipe in written else written[0]
+
+
+def _reference(args: Namespace) -> str:
+    """What the cluster is called: as the command line has it, or as whoever made it says."""
+    if isinstance(args.cluster, str):
+        return args.cluster
+    return getattr(args, "cluster_reference", None) or IN_PYTHON
 
 
 def missing(option: str, example: str, what: str, place: str = "plan estimate") -> WorkloadMissing:

@@ -10,5 +10,5 @@ What is computed is apart from how it is drawn: `facts` asks the evaluator and k
 |---|---|
 | `facts/` | a plan that was priced again → frozen data: summary, timeline, memory, traffic, placements, prices |
 | `page/` | these → one HTML file with its drawings, which needs nothing beside itself |
-| `trace` | a timeline → slices for Perfetto and chrome://tracing |
+| `trace` | a timeline, and a measured step → slices for Perfetto and chrome://tracing |
 """

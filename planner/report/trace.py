@@ -6,6 +6,8 @@ In: a `Timeline`. Out: the JSON object format of the trace-event format (Google,
                 holds one slice for each of its parts
     process 2   transfers between groups that run beside compute: a thread for each ordered pair of groups
 
+A measured step (`answer.traced`) stands beside it as processes 11, 12, …, one for each rank, on the same clock.
+
 Slices are complete events (`ph` X) with `ts` and `dur` in microseconds; names of processes and threads are metadata
 events (`ph` M). Categories (`cat`) are the kinds of `timeline`: forward, recompute, backward, weights, communication,
 optimizer, host, bubble. `args` of a part has its seconds by share of the step.
@@ -15,28 +17,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from meshwright import __version__
 from meshwright.ir.decisions.scan import ranges_text
+from meshwright.planner.answer.traced.step import US, Measured
 from meshwright.planner.report.facts.timeline import Part, Slice, Timeline
 
 GENERATOR = "meshwright trace"
 """By which a trace that was written here is known again."""
 
-GROUPS, LINKS = 1, 2
-"""Processes."""
-
-US = 1e6
-"""Microseconds of a second."""
+GROUPS, LINKS, MEASURED = 1, 2, 11
+"""Processes; of what was measured, the first."""
 
 Event = dict[str, Any]
 
 
-def trace_text(step: Timeline, model: str) -> str:
-    """The trace of a step as text, an event a line."""
-    head = {"generator": f"{GENERATOR} {__version__}", "model": model, "step_time_us": _us(step.step_s)}
-    events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in trace_events(step))
+def trace_text(step: Timeline, model: str, measured: Measured | None = None) -> str:
+    """The trace of a step as text, an event a line; with a measured one beside it, if there is one."""
+    head: Event = {"generator": f"{GENERATOR} {__version__}", "model": model, "step_time_us": _us(step.step_s)}
+    shown = trace_events(step)
+    if measured is not None:
+        head["measured"] = {
+            "by": measured.by,
+            "step": measured.number,
+            "step_time_us": _us(measured.step_time_s),
+            "one_clock": measured.one_clock,
+        }
+        shown = chain(map(_predicted, shown), measured_events(measured))
+    events = ",\n".join(json.dumps(event, separators=(",", ":")) for event in shown)
     return f'{{"otherData": {json.dumps(head)},\n"displayTimeUnit": "ms",\n"traceEvents": [\n{events}\n]}}\n'
 
 
@@ -58,6 +68,30 @@ def trace_events(step: Timeline) -> Iterator[Event]:
     for moved in step.transfers:
         thread = links.index((moved.source, moved.target))
         yield _complete(moved.name, "communication", LINKS, thread, moved.start_s, moved.end_s)
+
+
+def _predicted(event: Event) -> Event:
+    """An event that stands beside measured ones."""
+    named = event["name"] == "process_name"
+    return event | {"args": {"name": f"predicted: {event['args']['name']}"}} if named else event
+
+
+def measured_events(measured: Measured) -> Iterator[Event]:
+    """The events of a measured step, which begins at 0 as the predicted one does: a process for each rank, with its
+    step, and a thread for each of its tracks."""
+    for process, rank in enumerate(measured.ranks, MEASURED):
+        yield _name("process_name", process, 0, f"measured: {rank.name}")
+        yield _name("thread_name", process, 0, "step")
+        yield _sorted(process, 0)
+        several = len({track.process for track in rank.tracks}) > 1
+        for thread, track in enumerate(rank.tracks, 1):
+            yield _name("thread_name", process, thread, f"{track.process}, {track.thread}" if several else track.thread)
+            yield _sorted(process, thread)
+        end_us = rank.start_us + rank.step_us
+        yield _complete(f"step {measured.number}", "step", process, 0, rank.start_us / US, end_us / US)
+        for thread, track in enumerate(rank.tracks, 1):
+            for span in track.spans:
+                yield _complete(span.name, span.kind, process, thread, span.start_us / US, span.end_us / US)
 
 
 def _track(stages: tuple[int, ...], ranks: tuple[int, ...]) -> str:

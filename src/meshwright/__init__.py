@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from meshwright.cost_models.hardware.text import read_cluster
     from meshwright.ir.errors import MeshwrightError
     from meshwright.ir.rules.opaque import register_rule
+    from meshwright.planner.answer.changed.scale import Scaling
+    from meshwright.planner.answer.changed.what_if import WhatIf
     from meshwright.planner.answer.estimate import Estimate
-    from meshwright.planner.api.asking import estimate, plan
+    from meshwright.planner.api.asking import estimate, plan, scale, what_if
     from meshwright.planner.api.explaining import Explanation, explain
     from meshwright.planner.plan.file import load_plan, save_plan
     from meshwright.planner.plan.parallelize import jax_apply, parallelize
@@ -35,6 +37,8 @@ __all__ = [
     "MeshwrightError",
     "Parallelized",
     "Plan",
+    "Scaling",
+    "WhatIf",
     "Workload",
     "__version__",
     "check_rule",
@@ -48,6 +52,8 @@ __all__ = [
     "read_cluster",
     "register_rule",
     "save_plan",
+    "scale",
+    "what_if",
 ]
 
 # Public name -> the module that defines it: one line here, one import above, one entry in __all__.
@@ -57,6 +63,10 @@ _HOME = {
     "register_rule": "meshwright.ir.rules.opaque",
     "plan": "meshwright.planner.api.asking",
     "estimate": "meshwright.planner.api.asking",
+    "what_if": "meshwright.planner.api.asking",
+    "scale": "meshwright.planner.api.asking",
+    "Scaling": "meshwright.planner.answer.changed.scale",
+    "WhatIf": "meshwright.planner.answer.changed.what_if",
     "Estimate": "meshwright.planner.answer.estimate",
     "explain": "meshwright.planner.api.explaining",
     "Explanation": "meshwright.planner.api.explaining",

@@ -11,6 +11,7 @@ import pytest
 
 from meshwright.cost_models.collectives.topology import group_shape
 from meshwright.cost_models.compute.kernels import Compute, Kernel
+from meshwright.cost_models.hardware import changed as otherwise
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.cost_models.hardware.toml import read
 from meshwright.cost_models.measured.file import load_measured, measured_text, measured_to_json
@@ -268,5 +269,6 @@ def test_a_profile_of_another_device_is_refused() -> None:
     with pytest.raises(ProfileElsewhere, match="of CPU, and the cluster has H100"):
         calibrated(hand()).check_of(read_cluster("1x2xH100"))
     calibrated(hand()).check_of(CLUSTER)
+    calibrated(hand()).check_of(otherwise.changed(CLUSTER, [otherwise.Wish(key="memory_gb", text="4")]))
     published().check_of(read_cluster("1x2xH100"))
     assert issubclass(ProfileElsewhere, MeshwrightError)

@@ -51,6 +51,9 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "config": None,
             "no_cache": False,
             "detail": "page",
+            "what_if": [],
+            "scale": None,
+            "scaling": "strong",
         },
     ),
     "estimate": (
@@ -75,7 +78,10 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "explain": ([], {"plan": ".", "why_not": None, "model": None, "cluster": None, "detail": "page", "json": False}),
     "diff": (["a", "b"], {"a": "a", "b": "b", "json": False}),
     "report": (["p", "--out", "f"], {"plan": "p", "model": None, "json": False, "out": "f", "force": False}),
-    "trace": (["p", "--out", "f"], {"plan": "p", "model": None, "json": False, "out": "f", "force": False}),
+    "trace": (
+        ["p", "--out", "f"],
+        {"plan": "p", "model": None, "json": False, "out": "f", "force": False, "measured": [], "skip": 1},
+    ),
     "emit": (
         ["p", "--out", "d"],
         {
@@ -103,7 +109,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "alone": False,
         },
     ),
-    "compare": (["p", "log"], {"plan": "p", "log": "log", "skip": 1, "learn": None, "json": False}),
+    "compare": (["p", "log"], {"plan": "p", "log": ["log"], "skip": 1, "learn": None, "json": False}),
     "inspect": (
         ["m"],
         OUT

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.ir.frontends import remembered
+from meshwright.planner.answer import kept
 from meshwright.planner.cli.main import main
-from meshwright.planner.cli.verbs.plans import plan as verb
 
 MODEL = str(Path(__file__).parents[2] / "examples" / "tiny_decoder.toml")
 ASKED = ("plan", MODEL, "--cluster", "cpu:2", "--global-batch", "8", "--seq", "64")
@@ -27,7 +27,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A cluster for every search that is run, with results kept in a new folder."""
     searches: list[str] = []
-    solve = verb.solve
+    solve = kept.solve
 
     def counted(ask, *rest):  # type: ignore[no-untyped-def]
         searches.append(ask.cluster_reference)
@@ -35,7 +35,7 @@ def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setenv("MESHWRIGHT_CACHE", str(tmp_path / "kept"))
     monkeypatch.setattr(remembered, "_imported", lambda: ())
-    monkeypatch.setattr(verb, "solve", counted)
+    monkeypatch.setattr(kept, "solve", counted)
     return searches
 
 

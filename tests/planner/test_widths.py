@@ -16,7 +16,7 @@ from meshwright.planner.answer.explain import Verdict
 from meshwright.planner.answer.relax import Relaxation
 from meshwright.planner.cli.views.code import inspect, verify
 from meshwright.planner.cli.views.machines import cluster, gpus, profile
-from meshwright.planner.cli.views.plans import compare, diff, estimate, explain, nothing, plan
+from meshwright.planner.cli.views.plans import compare, diff, estimate, explain, nothing, plan, scaled, what_if
 from meshwright.planner.cli.views.reference import errors
 from meshwright.planner.question.clusters import look
 from meshwright.planner.search.search import Found
@@ -30,8 +30,10 @@ from tests.planner import (
     test_plan_view,
     test_verify,
 )
+from tests.planner.changed import test_views as changed
 from tests.planner.handmade import config, prediction, rival
 from tests.planner.handmade import plan as made
+from tests.planner.traced import test_verbs as traced
 
 TWO_POOLS = Path(__file__).parents[2] / "examples" / "clusters" / "two_pools.toml"
 WIDTHS = (40, 60, 80, 100, 140, 200)
@@ -69,7 +71,10 @@ VIEWS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "estimate": estimated,
     "ranked": ranked,
     "nothing": lacking,
+    "scale": lambda _: scaled.show(changed.SIZES, (), brief=False),
+    "what if": lambda _: what_if.show_what_ifs(changed.ROWS),
     "compare": lambda _: compare.show(made(), test_compare.measured()),
+    "traced": lambda _: compare.show_traced(made(), traced.run(traced.rank("rank 0", 0.0, traced.GEMM))),
     "verify": lambda _: verify.say(verify.shown(test_verify.found(off=("a tensor is off " * 9,)), ())),
     "errors": lambda _: errors.show_all(pages()),
     "error": lambda _: errors.show_one(next(page for page in pages() if page.code == "MW6007")),

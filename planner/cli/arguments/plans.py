@@ -83,6 +83,24 @@ def plan(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
     add_config(parser)
     add_question(parser)
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGES",
+        help="inter=800G,global_batch=512,…: what the plan would be then, and what this one would cost; may be given "
+        "again, for another question",
+    )
+    parser.add_argument(
+        "--scale",
+        metavar="SIZES",
+        help="64..4096 (doubling) or 64,96,128: a plan for each number of GPUs, in hosts like those of --cluster",
+    )
+    parser.add_argument(
+        "--scaling", choices=("strong", "weak"), default="strong",
+        help="strong: the same global batch at every size; weak: as many sequences for each GPU as on --cluster "
+        "(default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
     add_detail(parser)
@@ -124,6 +142,14 @@ def report(parser: ArgumentParser) -> None:
 def trace(parser: ArgumentParser) -> None:
     """``plan trace``."""
     add_plan(parser)
+    parser.add_argument(
+        "--measured",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="show a step of a run beside it: traces of torch's or JAX's profiler, one for each rank",
+    )
+    _add_skip(parser)
     _add_file(parser, "the trace to write, JSON of trace events")
 
 
@@ -133,17 +159,27 @@ def _add_file(parser: ArgumentParser, what: str) -> None:
     add_force(parser)
 
 
-def compare(parser: ArgumentParser) -> None:
-    """``plan compare``."""
-    parser.add_argument("plan", metavar="PLAN", help="a plan.json, or the directory that holds it")
-    parser.add_argument("log", metavar="LOG", help="what a script printed that was emitted from it")
+def _add_skip(parser: ArgumentParser) -> None:
+    """Add the measured steps that do not count."""
     parser.add_argument(
         "--skip",
         type=count,
         default=1,
         metavar="N",
-        help="steps at the start that are left out, in which memory is allocated (default: %(default)s)",
+        help="measured steps at the start that are left out, in which memory is allocated (default: %(default)s)",
     )
+
+
+def compare(parser: ArgumentParser) -> None:
+    """``plan compare``."""
+    parser.add_argument("plan", metavar="PLAN", help="a plan.json, or the directory that holds it")
+    parser.add_argument(
+        "log",
+        nargs="+",
+        metavar="LOG",
+        help="what a script printed that was emitted from it; or traces of torch's or JAX's profiler, one a rank",
+    )
+    _add_skip(parser)
     parser.add_argument(
         "--learn",
         nargs="?",

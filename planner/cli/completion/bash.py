@@ -103,12 +103,10 @@ def script(grammar: Grammar) -> str:
 
 
 def _pin_words(grammar: Grammar) -> Iterator[str]:
-    pins = next(value for place in grammar.places for _, value in place.options if isinstance(value, Pins))
     yield "\n_plan_pin_words() {"
     yield "    case $1 in"
-    for name, words in pins.words.items():
-        if words:
-            yield f"        {name}) echo {word(' '.join(words))} ;;"
+    for name, words in grammar.named.items():
+        yield f"        {name}) echo {word(' '.join(words))} ;;"
     yield "    esac"
     yield "}\n"
 

@@ -53,11 +53,9 @@ complete -c plan -n __plan_first -F
 
 def script(grammar: Grammar) -> str:
     """The script."""
-    pins = next(value for place in grammar.places for _, value in place.options if isinstance(value, Pins))
     cases = [
         line
-        for name, words in pins.words.items()
-        if words
+        for name, words in grammar.named.items()
         for line in (f"        case {name}", f"            printf '%s\\n' \"$head\"{name}={{{','.join(words)}}}")
     ]
     verbs = [place.path[0] for place in grammar.verbs]

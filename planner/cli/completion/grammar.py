@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.backends.door import TARGETS
-from meshwright.cost_models.hardware.devices import device_names
+from meshwright.cost_models.hardware.devices import NIC_KINDS, device_names
 from meshwright.ir.errors import catalogue
+from meshwright.ir.target.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS, STYLES
 from meshwright.planner.answer import estimate
 from meshwright.planner.cli.declared import Declare, Declared, Option, declared
 from meshwright.planner.cli.verbs.plans.plan import AFTER, BEFORE
 from meshwright.planner.question import inspection
+from meshwright.planner.question.changed.changes import KEYS
 from meshwright.planner.question.objective import OBJECTIVES
 from meshwright.planner.question.pins import KNOBS
 
@@ -77,6 +79,12 @@ class Grammar:
     places: tuple[Place, ...]
 
     @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The words of the names of all options that take NAME=VALUE, for names that have some."""
+        values = (value for place in self.places for _, value in place.options if isinstance(value, Pins))
+        return {name: words for value in values for name, words in value.words.items() if words}
+
+    @property
     def verbs(self) -> tuple[Place, ...]:
         return tuple(place for place in self.places if len(place.path) == 1)
 
@@ -95,6 +103,11 @@ NAMED: Mapping[str, tuple[str, ...]] = {
     "code": tuple(name for kind in catalogue() for name in (kind.code, kind.__name__)),
 }
 """Words of options whose choices the rooms below declare; of one verb's, where others have one of the name."""
+CHANGED: Mapping[str, tuple[str, ...]] = {
+    "gpu": device_names(), "nic": NIC_KINDS, "dtype": PRECISIONS, "optimizer": tuple(OPTIMIZERS),
+    "stack": tuple(STACKS), "style": STYLES, "recipe": tuple(RECIPES), "target": tuple(TARGETS),
+}  # fmt: skip
+"""Words of what --what-if changes, by key."""
 FOLDERS = ("DIR",)
 FILES = ("FILE", "FILES", "MODEL", "PLAN", "LOG", "PATH", "PROFILE", "A", "B")
 """Values by what they are called in help."""
@@ -127,6 +140,8 @@ def value_of(verb: str, option: Option) -> Value:
         return Clusters(device_names())
     if option.dest in ("fix", "allow", "forbid", "why_not"):
         return Pins({name: knob.kind.words for name, knob in KNOBS.items()})
+    if option.dest == "what_if":
+        return Pins({key: CHANGED.get(key, ()) for key in KEYS})
     if words := NAMED.get(option.dest) or NAMED.get(f"{verb} {option.dest}"):
         return Words(words)
     if option.metavar in FOLDERS:

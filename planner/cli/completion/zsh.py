@@ -44,9 +44,8 @@ fi
 
 def script(grammar: Grammar) -> str:
     """The script."""
-    pins = next(value for place in grammar.places for _, value in place.options if isinstance(value, Pins))
-    named = [(name, " ".join(words)) for name, words in pins.words.items() if words]
-    cases = "\n".join(f"            {name}) compadd -- {words} ;;" for name, words in named)
+    named = grammar.named.items()
+    cases = "\n".join(f"            {name}) compadd -- {' '.join(words)} ;;" for name, words in named)
     lines = [HEAD.replace("@PINS@", cases), "_plan() {", "    setopt localoptions extendedglob", "    local -a verbs"]
     lines += ["    verbs=(", *_described((place.path[0], place.told) for place in grammar.verbs), "    )"]
     lines += [

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from sys import float_info
-from typing import Annotated, Any
+from typing import Annotated
 
-from meshwright.backends.door import TARGETS
 from meshwright.ir.errors import (
     QuestionKeyMissing,
     QuestionKeyUnknown,
@@ -14,25 +11,12 @@ from meshwright.ir.errors import (
     QuestionUnreadable,
     QuestionValueBad,
 )
-from meshwright.ir.files.documents import shown
-from meshwright.ir.files.schema import Count, FileForm, Flag, Most, Name, OneOf, Parsed, Read, Table, Tuple, value_error
-from meshwright.ir.limits import GLOBAL_BATCH, SEQ
-from meshwright.ir.target.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS, STYLES
+from meshwright.ir.files.schema import Count, FileForm, Flag, Name, OneOf, Parsed, Table, Tuple
+from meshwright.planner.question.changed.tables import SoftwareKeys, WorkloadKeys, at_least
 from meshwright.planner.question.constraints import asked
 from meshwright.planner.question.module_pins import apart
 from meshwright.planner.question.objective import OBJECTIVES
 from meshwright.planner.question.pins import parse
-
-
-def at_least(least: int) -> Read:
-    """A finite number with a minimum."""
-
-    def read(value: Any) -> float:
-        if type(value) not in (int, float, Decimal) or not least <= value <= float_info.max:
-            raise value_error(f"it is {shown(value)}", f"give a number of at least {least}")
-        return float(value)
-
-    return Read(read, {"type": "number", "minimum": least})
 
 
 def constraint(option: str) -> Parsed:
@@ -45,26 +29,6 @@ def constraint(option: str) -> Parsed:
         return text
 
     return Parsed(check)
-
-
-class WorkloadKeys(Table):
-    """The workload."""
-
-    global_batch: Annotated[Count, Most(GLOBAL_BATCH)] | None = None
-    micro_batch: Annotated[Count, Most(GLOBAL_BATCH)] | None = None
-    seq: Annotated[Count, Most(SEQ)] | None = None
-    dtype: Annotated[str, OneOf(PRECISIONS)] | None = None
-    optimizer: Annotated[str, OneOf(tuple(OPTIMIZERS))] | None = None
-    imbalance: Annotated[float, at_least(1)] | None = None
-
-
-class SoftwareKeys(Table):
-    """The software that runs it."""
-
-    target: Annotated[str, OneOf(tuple(TARGETS))] | None = None
-    stack: Annotated[str, OneOf(tuple(STACKS))] | None = None
-    style: Annotated[str, OneOf(STYLES)] | None = None
-    recipe: Annotated[str, OneOf(tuple(RECIPES))] | None = None
 
 
 class ConstraintKeys(Table):

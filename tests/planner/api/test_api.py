@@ -97,6 +97,34 @@ def test_a_function_of_a_notebook_has_no_file() -> None:
         named(space["make"], {})
 
 
+def test_changed_questions_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["hosts=1", "global_batch=16"]
+    found = meshwright.what_if(MODEL, "cpu:2", changes, **WORKLOAD, fix={"tp": 2}, top=1)
+    asked = [MODEL, "--cluster", "cpu:2", "--global-batch", "8", "--seq", "64", "--fix", "tp=2", "--top", "1"]
+    assert main(["plan", *asked, *(word for one in changes for word in ("--what-if", one)), "--json"]) == 0
+    assert [one.to_json() for one in found] == json.loads(capsys.readouterr().out)["what_if"]
+    assert repr(found[0]).startswith("WhatIf(hosts=1, 1.000 of the step before: Plan(tp=2,")
+    assert found[0].before == meshwright.plan(MODEL, "cpu:2", **WORKLOAD, fix={"tp": 2}, top=1)
+    with pytest.raises(MeshwrightError, match="MW8003"):
+        meshwright.what_if(MODEL, "cpu:2", "hosts=1", seq=64)
+
+
+def test_sizes_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    found = meshwright.scale(MODEL, "cpu:2", [2, 1], scaling="weak", **WORKLOAD, fix={"tp": 1})
+    asked = [MODEL, "--cluster", "cpu:2", "--global-batch", "8", "--seq", "64", "--fix", "tp=1"]
+    assert main(["plan", *asked, "--scale", "1..2", "--scaling", "weak", "--json"]) == 0
+    assert found.to_json() == json.loads(capsys.readouterr().out)
+    assert found.sizes[-1].plan is not None
+    assert len(repr(found).splitlines()) == 2
+    with pytest.raises(MeshwrightError, match="did you mean 'weak'"):
+        meshwright.scale(MODEL, "cpu:2", "1..2", scaling="week", **WORKLOAD)
+
+
+def test_a_limit_of_time_is_of_this_question() -> None:
+    """Not of the machine's clock: a plan that is found long before it is whole."""
+    assert meshwright.plan(MODEL, "cpu:2", **WORKLOAD, time_limit=600).bounds.complete
+
+
 def test_an_estimate_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     found = meshwright.estimate(MODEL, "cpu:2", **WORKLOAD, fix="tp=2")
     asked = [MODEL, "--cluster", "cpu:2", "--global-batch", "8", "--seq", "64", "--fix", "tp=2"]

@@ -113,6 +113,8 @@ def test_pins_are_offered_with_their_values(written: Path) -> None:
     assert offered(written, "plan m --fix tp=2,recompute=f") == ["full"]
     assert offered(written, "plan m --fix=rec") == ["recompute="]
     assert offered(written, "plan m --fix tp=") == []
+    assert offered(written, "plan m --what-if hosts=4,dtype=fp3") == ["fp32"]
+    assert offered(written, "plan m --what-if island_gb") == ["island_gb_per_s="]
     assert offered(written, "plan m --allow schedule=zb-h") == [
         word for word in KNOBS["schedule"].kind.words if word.startswith("zb-h")
     ]
@@ -120,7 +122,7 @@ def test_pins_are_offered_with_their_values(written: Path) -> None:
 
 def test_every_value_is_accounted_for() -> None:
     """No option is left without a thought: what is completed by nothing is a number, or a text of one's own."""
-    own = {"--annotated", "--name"}
+    own = {"--annotated", "--name", "--scale"}
     for place in found().places:
         for option, value in place.options:
             if isinstance(value, Anything):

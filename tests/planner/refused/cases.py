@@ -198,6 +198,7 @@ CASES = {
     "MW7026": Case(f"plan tiny.toml {ON} --out ''", 8),
     "MW7027": Case("plan compare out run.log", 2, {}, PLANNED),
     "MW7030": Case(f"plan tiny.toml {ON} --out .", 8, {"plan.json": "{}"}),
+    "MW7031": Case("plan trace out --measured trace.json -o both.json", 2, {"trace.json": "{}"}, PLANNED),
     "MW7040": Case(f"plan tiny.toml {ON} --fix tp=4 --allow tp=1|2", 2),
     "MW7042": Case(f"plan tiny.toml {ON} --objective tiem", 2),
     "MW7043": Case(f"plan tiny.toml {ON} --objective cost", 2),
@@ -216,6 +217,9 @@ CASES = {
     "MW8009": Case(f"plan estimate tiny.toml {ON} --configs many.jsonl", 2, {"many.jsonl": "tp=4\n"}),
     "MW8010": Case("plan profile diff mine.json", 2),
     "MW8011": Case(f"plan estimate tiny.toml {ON} --annotated dp=3", 2),
+    "MW8013": Case(f"plan tiny.toml {ON} --what-if intre=800G", 2),
+    "MW8014": Case(f"plan tiny.toml {ON} --what-if slow.inter=800G", 2),
+    "MW8015": Case(f"plan tiny.toml {ON} --scale 4,6", 2),
     "MW9009": Case("plan calibrate --target jax-cpu --plan-only", 8),
     "MW8012": Case("plan errors MW60077", 2),
 }

@@ -1,5 +1,6 @@
-"""`plan compare PLAN LOG`: what a run of an emitted script measured, beside what was predicted of it; and with
-`--learn` what the run teaches the profile of its machine."""
+"""`plan compare PLAN LOG`: what a run measured, beside what was predicted of it; and with `--learn` what the run
+teaches the profile of its machine. LOG is what an emitted script printed, or profilers' traces of its ranks, which are
+told apart by how they begin."""
 
 from __future__ import annotations
 
@@ -14,11 +15,14 @@ from meshwright.calibrate.samples import replaced
 from meshwright.cost_models.measured.file import load_measured, measured_text
 from meshwright.ir.errors import ArgumentsMissing, LogUnreadable
 from meshwright.ir.files.near import did_you_mean
-from meshwright.ir.files.reading import Unreadable, read_text
+from meshwright.ir.files.reading import Unreadable, read_start, read_text
 from meshwright.ir.limits import LINES_BYTES
 from meshwright.ir.target.capabilities import PROCESSOR
 from meshwright.planner.answer.compare import Run, check_tokens, read_run, to_json
 from meshwright.planner.answer.measured.learned import Lesson, taught
+from meshwright.planner.answer.traced.beside import to_json as to_json_of_trace
+from meshwright.planner.answer.traced.file import looks_like_a_trace, read_trace
+from meshwright.planner.answer.traced.step import measured_step
 from meshwright.planner.cli.output import unwritable
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import reload
@@ -27,7 +31,16 @@ from meshwright.planner.plan.types import Plan
 
 def run(args: Namespace) -> int:
     """The verb."""
-    plan, log = load_plan(args.plan), Path(args.log)
+    plan = load_plan(args.plan)
+    if any(map(_is_trace, args.log)):
+        return _traced(plan, args)
+    if len(args.log) > 1:
+        raise ArgumentsMissing(
+            place=f"plan compare {args.log[1]}",
+            cause="a run has one log, that of the rank which prints",
+            fix="name one; several files are traces of the ranks",
+        )
+    log = Path(args.log[0])
     try:
         text = read_text(log, LINES_BYTES, errors="replace")
     except Unreadable as error:
@@ -48,6 +61,30 @@ def run(args: Namespace) -> int:
     show(plan, measured)
     if lesson:
         show_lesson(lesson)
+    return 0
+
+
+def _is_trace(path: str) -> bool:
+    """Whether a file is a trace rather than a log, by how it begins."""
+    try:
+        return looks_like_a_trace(read_start(path))
+    except Unreadable:
+        return False
+
+
+def _traced(plan: Plan, args: Namespace) -> int:
+    """Hold traces against the plan."""
+    if args.learn is not None:
+        raise ArgumentsMissing(
+            place="plan compare --learn", cause="a profile learns from a log, and these are traces", fix="name the log"
+        )
+    measured = measured_step([read_trace(path) for path in args.log], args.skip)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(to_json_of_trace(plan, measured), indent=2)}\n")
+        return 0
+    from meshwright.planner.cli.views.plans.compare import show_traced
+
+    show_traced(plan, measured)
     return 0
 
 

@@ -2,9 +2,10 @@
 
     arguments -> Ask, Asked -> solve -> Plan -> plan.json, tables or JSON
 
-Where nothing fits, what would help is tried out and told (`planner.answer.relax`). Ctrl-C and `--time-limit` end the
-search early; what was found until then is told and written all the same, with the gap that is proved by then. The JSON
-is documented in docs/plan.md.
+With `--what-if` changed questions are answered beside it, and with `--scale` one at each of several sizes
+(`planner.answer.changed`). Where nothing fits, what would help is tried out and told (`planner.answer.relax`). Ctrl-C
+and `--time-limit` end the search early; what was found until then is told and written all the same, with the gap that
+is proved by then. The JSON is documented in docs/plan.md.
 """
 
 from __future__ import annotations
@@ -13,27 +14,28 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from meshwright.ir.decisions.text import decisions_text
-from meshwright.ir.errors import (
-    UnknownStep,
-    instead,
-)
+from meshwright.ir.errors import ChangeImpossible, UnknownStep, instead
 from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.program.program import Program
 from meshwright.ir.program.text import program_text
+from meshwright.planner.answer.changed.what_if import WhatIf, read_changed, what_ifs
 from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.relax import nothing_to_json, relax
 from meshwright.planner.answer.remedies import refused
-from meshwright.planner.answer.report import plan_of
 from meshwright.planner.answer.solve import Solved, Stop, solve, space_of
 from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERRUPTED, NOTHING_FITS
 from meshwright.planner.cli.output import check_plan, folder_of, made
+from meshwright.planner.cli.verbs.plans.scaled import show_scaled
 from meshwright.planner.plan.file import FILE, plan_to_json, save_plan
+from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.ask import Ask, read_asked
+from meshwright.planner.question.changed.changes import OPTION
 from meshwright.planner.question.constraints import Asked
 from meshwright.planner.question.pins import word
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting
@@ -45,7 +47,16 @@ def run(args: Namespace) -> int:
     """The verb."""
     started_s = time.monotonic()
     _known_step(args.dump_after)
+    if args.scale is not None:
+        return show_scaled(args)
     ask, request = read_asked(args)
+    changes = read_changed(args, args.what_if)
+    if changes and args.dump_after is not None:
+        raise ChangeImpossible(
+            place=f"{OPTION} {args.what_if[0]} --dump-after {args.dump_after}",
+            cause="an artefact is of one question",
+            fix="leave one of them out",
+        )
     folder = made(folder_of(args.out)) if args.out is not None else None
     if folder is not None:
         check_plan(folder / FILE, ask.model, force=args.force)
@@ -56,47 +67,65 @@ def run(args: Namespace) -> int:
         args.progress.clear()
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
         return 0
-    question = Question(ask=ask, setting=setting, asked=request, objective=args.objective, top=args.top)
-    plan = question.known() if args.dump_after is None else None
-    if plan is None:
+    if args.dump_after is not None:
         with stop.watching():
             solved = solve(ask, setting, request, stop, args.progress.told, args.objective)
         if solved.best is None:
             return nothing_found(solved, args)
-        if args.dump_after is not None:
-            args.progress.clear()
-            sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
-            return 0
-        plan = plan_of(solved, args.top)
-        if args.time_limit is None and not stop.interrupted:
-            question.keep(plan)
+        args.progress.clear()
+        sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
+        return 0
+    question = Question.of(args, ask, setting, request)
+    found = question.answer(stop, args.progress.told, limited=args.time_limit is not None)
+    plan = found if isinstance(found, Plan) else None
+    changed = what_ifs(args, changes, plan, setting, stop, args.progress.told)
+    if isinstance(found, Solved):
+        return nothing_found(found, args, changed)
+    others = tuple(changed)
     args.progress.clear()
-    written = save_plan(plan, folder) if folder else None
+    written = save_plan(found, folder) if folder else None
     if args.json:
-        sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
+        _print(plan_to_json(found), others)
     else:
         from meshwright.planner.cli.views.plans.plan import SHOWN
 
-        SHOWN[args.detail](plan, written)
+        SHOWN[args.detail](found, written)
+        _show(others)
     if stop.interrupted:
         return INTERRUPTED
-    too_wide = args.max_gap is not None and plan.bounds.gap > args.max_gap
+    too_wide = args.max_gap is not None and found.bounds.gap > args.max_gap
     return GAP_TOO_WIDE if too_wide else 0
 
 
-def nothing_found(solved: Solved, args: Namespace) -> int:
-    """Print why there is no plan and what would help; returns the exit code."""
+def _print(told: dict[str, Any], others: Sequence[WhatIf]) -> None:
+    """Print an answer as JSON, with what would change it where that was asked."""
+    if others:
+        told["what_if"] = [one.to_json() for one in others]
+    sys.stdout.write(f"{json.dumps(told, indent=2, ensure_ascii=False)}\n")
+
+
+def _show(others: Sequence[WhatIf]) -> None:
+    """Print what would change an answer, below it."""
+    if others:
+        from meshwright.planner.cli.views.plans.what_if import show_what_ifs
+
+        show_what_ifs(others)
+
+
+def nothing_found(solved: Solved, args: Namespace, changed: Iterable[WhatIf] = ()) -> int:
+    """Print why there is no plan and what would help, and what was asked otherwise; returns the exit code."""
     if (error := refused(solved, args.time_limit)) is not None:
         raise error
     args.progress.phase("nothing fits: trying what would help")
-    nothing = relax(solved)
+    nothing, others = relax(solved), tuple(changed)
     args.progress.clear()
     if args.json:
-        sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")
+        _print(nothing_to_json(nothing), others)
     else:
         from meshwright.planner.cli.views.plans.nothing import show_nothing
 
         show_nothing(nothing)
+        _show(others)
     return NOTHING_FITS
 
 

@@ -6,6 +6,11 @@ from collections.abc import Callable, Mapping
 
 from meshwright.planner.answer.compare import Run, inside, rows
 from meshwright.planner.answer.measured.learned import Lesson
+from meshwright.planner.answer.traced.beside import STEP, TOKENS
+from meshwright.planner.answer.traced.beside import inside as traced_inside
+from meshwright.planner.answer.traced.beside import rows as traced_rows
+from meshwright.planner.answer.traced.step import WAITING, Measured
+from meshwright.planner.answer.traced.tracks import COMMUNICATION, COMPUTE
 from meshwright.planner.cli.views.tables import Page, Table, columns
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.plan.units import count, nbytes, percent, seconds
@@ -34,10 +39,45 @@ def show(plan: Plan, measured: Run) -> None:
         found = "not logged" if row.measured is None else said(row.measured)
         table.add(name, found, said(row.predicted), "" if row.ratio is None else f"{row.ratio:.3f}")
     page.table(table)
-    low, high = seconds(plan.prediction.step_time_low_s), seconds(plan.prediction.step_time_high_s)
     page.blank()
-    page.say(f"the step is {'inside' if inside(plan, measured) else 'outside'} of what was predicted: {low} to {high}")
+    _interval(page, plan, held=inside(plan, measured))
     page.print()
+
+
+TRACED: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    STEP: ("step time", seconds),
+    TOKENS: ("tokens per second", count),
+    COMPUTE: ("compute", seconds),
+    COMMUNICATION: ("communication that nothing hides", seconds),
+    WAITING: ("waiting", seconds),
+}
+
+
+def show_traced(plan: Plan, measured: Measured) -> None:
+    """Print a traced run beside its plan to standard output."""
+    page = Page()
+    page.say(short(plan.config), label="plan     ")
+    left = f", the first {measured.skipped} left out" if measured.skipped else ""
+    slowest = f"the slowest took {seconds(measured.slowest_s)}"
+    page.say(f"{measured.steps} step{'s' * (measured.steps > 1)}{left}; {slowest}", label="run      ")
+    traces = f"{len(measured.ranks)} of {plan.machines.ranks:,} ranks, by {measured.by}; parts are of step"
+    page.say(f"{traces} {measured.number}", label="traces   ")
+    page.blank()
+    table = Table("measured beside predicted", columns("", "measured", "predicted", "measured / predicted"))
+    for row in traced_rows(plan, measured):
+        name, said = TRACED[row.name]
+        found = "" if row.measured is None else said(row.measured)
+        table.add(name, found, said(row.predicted), "" if row.ratio is None else f"{row.ratio:.3f}")
+    page.table(table)
+    page.blank()
+    _interval(page, plan, held=traced_inside(plan, measured))
+    page.print()
+
+
+def _interval(page: Page, plan: Plan, *, held: bool) -> None:
+    """Say whether the plan's interval held the step."""
+    low, high = seconds(plan.prediction.step_time_low_s), seconds(plan.prediction.step_time_high_s)
+    page.say(f"the step is {'inside' if held else 'outside'} of what was predicted: {low} to {high}")
 
 
 def show_lesson(lesson: Lesson) -> None:
