@@ -51,6 +51,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "config": None,
             "no_cache": False,
             "detail": "page",
+            "beat": None,
+            "from_format": None,
         },
     ),
     "estimate": (
@@ -64,6 +66,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "target": "any",
             "fix": [],
             "annotated": None,
+            "from_": None,
+            "from_format": None,
             "no_cache": False,
             "configs": None,
             "config": None,
@@ -87,6 +91,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "target": None,
             "tiny": False,
             "init": None,
+            "to": None,
         },
     ),
     "verify": (

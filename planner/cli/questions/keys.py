@@ -19,11 +19,13 @@ HOME: Mapping[str, str] = {key: table for table, keys in KEYS.items() for key in
 FILES = ("model", "cluster", "profile")
 """Keys that may name a file, which is looked for beside the question's."""
 
-OF_ONE_RUN = frozenset({"config", "out", "force", "json", "dump_after", "no_cache", "detail", "help"})
+OF_ONE_RUN = frozenset(
+    {"config", "out", "force", "json", "dump_after", "no_cache", "detail", "help", "beat", "from_format"}
+)
 """Options of a verb that takes questions which say what becomes of the answer, and are no part of the question."""
 OF_ONE_VERB: Mapping[str, frozenset[str]] = {
     "plan": frozenset(),
-    "estimate": frozenset({"configs", "annotated", "jobs", "top", "check"}),
+    "estimate": frozenset({"from_", "configs", "annotated", "jobs", "top", "check"}),
     "inspect": frozenset({"batch", "device", "dtype", "style"}),
     "calibrate": frozenset({"ranks", "threads", "target", "dtype", "quick", "plan_only", "name"}),
 }

@@ -13,9 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwright.backends.subject import Subject
+from meshwright.ir.errors import PinsContradict
 from meshwright.ir.quoting import word
-from meshwright.planner.cli.output import check_files, folder_of, remember, unwritable
+from meshwright.planner.answer.exchanged.said import exchanged, exchanged_to_json, header
+from meshwright.planner.cli.output import check_files, folder_of, made, remember, unwritable, write_file
 from meshwright.planner.cli.progress import Progress
+from meshwright.planner.exchange.files import target_named, text_of
 from meshwright.planner.plan.emitted import backend_of, seats, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import Reloaded, on_target, reload
@@ -29,6 +32,8 @@ def run(args: Namespace) -> int:
     for said in again.changed:
         print(f"warning: {said}; the decisions are emitted as they stand", file=sys.stderr)  # noqa: T201
     folder = folder_of(args.out)
+    if args.to is not None:
+        return settings(again, folder, args)
     if args.target is not None:
         planned, again = again, on_target(again, args.target)
         print(  # noqa: T201
@@ -62,10 +67,36 @@ def run(args: Namespace) -> int:
     return 0
 
 
+def settings(again: Reloaded, folder: Path, args: Namespace) -> int:
+    """The verb with --to: the plan in the settings of another framework."""
+    for option in ("tiny", "init", "target"):
+        if getattr(args, option):
+            raise PinsContradict(
+                place=f"--to {args.to}", cause=f"--{option} is of scripts of our own", fix="leave one of the two out"
+            )
+    target = target_named(args.to, f"--to {args.to}")
+    found = exchanged(target, again.plan, again.ask, again.setting, again.prediction)
+    texts = {target.file: text_of(target, found.options, header(found, again.plan))}
+    check_files(folder, texts, force=args.force)
+    made(folder)
+    for name, text in texts.items():
+        write_file(folder / name, text)
+    remember(folder, texts)
+    args.progress.clear()
+    written = [str(folder / name) for name in texts]
+    if args.json:
+        sys.stdout.write(f"{json.dumps(exchanged_to_json(found, written), indent=2, ensure_ascii=False)}\n")
+        return 0
+    from meshwright.planner.cli.views.plans.exchange import show_exchanged
+
+    show_exchanged(found, written)
+    return 0
+
+
 def tiny(again: Reloaded, folder: Path, progress: Progress) -> Subject:
     """The twin of a plan, as the emitter takes it; its differences are printed."""
     progress.phase("making the small twin")
-    made = twinned(Planned.of(again), folder)
-    for said in made.told:
+    twin = twinned(Planned.of(again), folder)
+    for said in twin.told:
         print(f"the twin: {said}", file=sys.stderr)  # noqa: T201
-    return made.subject
+    return twin.subject

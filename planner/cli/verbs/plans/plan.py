@@ -25,6 +25,8 @@ from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.program.program import Program
 from meshwright.ir.program.text import program_text
+from meshwright.ir.target.capabilities import ANY
+from meshwright.planner.answer.exchanged.beside import beside, beside_to_json
 from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.relax import nothing_to_json, relax
 from meshwright.planner.answer.remedies import refused
@@ -32,6 +34,7 @@ from meshwright.planner.answer.report import plan_of
 from meshwright.planner.answer.solve import Solved, Stop, solve, space_of
 from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERRUPTED, NOTHING_FITS
 from meshwright.planner.cli.output import check_plan, folder_of, made
+from meshwright.planner.exchange.taken import Taken
 from meshwright.planner.plan.file import FILE, plan_to_json, save_plan
 from meshwright.planner.question.ask import Ask, read_asked
 from meshwright.planner.question.constraints import Asked
@@ -45,7 +48,12 @@ def run(args: Namespace) -> int:
     """The verb."""
     started_s = time.monotonic()
     _known_step(args.dump_after)
+    taken = Taken.of(args, args.beat) if args.beat is not None else None
+    if taken:
+        args = taken.args
+        args.target = args.target or (None if taken.named else ANY.target)
     ask, request = read_asked(args)
+    ask = taken.for_plan(ask) if taken else ask
     folder = made(folder_of(args.out)) if args.out is not None else None
     if folder is not None:
         check_plan(folder / FILE, ask.model, force=args.force)
@@ -72,12 +80,18 @@ def run(args: Namespace) -> int:
             question.keep(plan)
     args.progress.clear()
     written = save_plan(plan, folder) if folder else None
+    held = beside(taken, plan, ask, setting) if taken else None
     if args.json:
-        sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
+        told = plan_to_json(plan) | ({"beat": beside_to_json(held)} if held else {})
+        sys.stdout.write(f"{json.dumps(told, indent=2, ensure_ascii=False)}\n")
     else:
         from meshwright.planner.cli.views.plans.plan import SHOWN
 
         SHOWN[args.detail](plan, written)
+        if held:
+            from meshwright.planner.cli.views.plans.exchange import show_beside
+
+            show_beside(held, plan)
     if stop.interrupted:
         return INTERRUPTED
     too_wide = args.max_gap is not None and plan.bounds.gap > args.max_gap
