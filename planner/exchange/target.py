@@ -139,6 +139,8 @@ def said(target: Target, run: Run, room: Room) -> dict[str, Any]:
 def meant(target: Target, given: Given, room: Room) -> dict[str, Any]:
     """What a file says of a run, by fields: those that it leaves to others are missing. `notes` says what is priced
     otherwise than it is written: lines give a `note`."""
+    for option in target.options:
+        given[option]  # whatever has no use for it: a value that it cannot have is a slip
     for refusal in refused(target, given):
         raise refusal
     known: dict[str, Any] = {}

@@ -85,14 +85,11 @@ def _degrees() -> Line:
             return {"zero": given[stage] if left * known["cp"] > 1 else 0, "shard": 0, "regather": True}
         if kind != "FSDP":
             return {"zero": 0, "shard": 0, "regather": True}
-        said = given[again] if given.has(again) else given[strategy]
+        named = again if given.has(again) else strategy
+        said = True if given[version] == 2 and not given.has(named) else given[named]
         zero, regather = (3, said) if isinstance(said, bool) else _STRATEGIES.get(said, (0, True))
         if isinstance(said, str) and (said not in _STRATEGIES or given[version] == 2):
-            raise given.bad(
-                again if given.has(again) else strategy,
-                f"it is {said}",
-                "give true or false, or a strategy of version 1",
-            )
+            raise given.bad(named, f"it is {said}", "give true or false, or a strategy of version 1")
         replicate, sharing = given[copies], given[share]
         if isinstance(said, str) and said.startswith("HYBRID") and not given.has(share):
             sharing = room.per_host

@@ -363,8 +363,10 @@ def _software_limit(run: Run, room: Room) -> Run:
     if own != usual:
         return replace(run, stack=usual)
     asked = overlaps.flags(run.stack, known)
-    made = overlaps.stack_with(asked, known)
-    return run if asked == overlaps.flags(made, known) else replace(run, stack=made)
+    asked[overlaps.TENSOR] &= run.tp > 1 and run.sp
+    if asked == overlaps.flags(run.stack, known):
+        return run
+    return replace(run, stack=overlaps.stack_with(asked, known))
 
 
 def _offload_limit(run: Run, room: Room) -> Run:

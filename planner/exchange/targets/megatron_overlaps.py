@@ -41,6 +41,8 @@ OVERLAPS = {
 }
 """What every option hides behind compute, in the words of a stack."""
 DISPATCHER = "moe_token_dispatcher_type"
+TENSOR = "tp_comm_overlap"
+"""It needs tensor and sequence parallelism, and hides other small collectives, too: without them it is off."""
 
 
 def _asked(known: Mapping[str, Any]) -> dict[str, bool]:
@@ -50,7 +52,7 @@ def _asked(known: Mapping[str, Any]) -> dict[str, bool]:
         "overlap_grad_reduce": copies,
         "overlap_param_gather": copies and known["zero"] > 0,
         "overlap_p2p_comm": known["pp"] > 1,
-        "tp_comm_overlap": known["tp"] > 1 and known["sp"],
+        TENSOR: known["tp"] > 1 and known["sp"],
         "overlap_moe_expert_parallel_comm": known["ep"] > 1,
         DISPATCHER: known["ep"] > 1,
     }
@@ -60,7 +62,7 @@ def flags(stack: Stack, known: Mapping[str, Any]) -> dict[str, bool]:
     """The overlaps of a stack that a run can use, by option; and whether tokens go to every host once."""
     found = {name: set(hidden) <= set(stack.hides) for name, hidden in OVERLAPS.items()} | {DISPATCHER: stack.dedupes}
     asked = _asked(known)
-    own = {name: value for name, value in found.items() if asked[name]}
+    own = {name: value for name, value in found.items() if asked[name] or name == TENSOR}
     if own.get("overlap_param_gather"):
         own["overlap_param_gather"] = own["overlap_grad_reduce"]
     return own
@@ -101,6 +103,7 @@ def line(named: Named) -> Line:
         asked = {name: given[one] for name, one in switches.items()} | {DISPATCHER: given[dispatcher] == "flex"}
         uses = _asked(now)
         own = {name: value for name, value in asked.items() if uses[name]}
+        own.setdefault(TENSOR, False)
         if own.get("overlap_param_gather") and not own["overlap_grad_reduce"]:
             raise SettingsContradict(
                 place=given.at(switches["overlap_param_gather"].name),
