@@ -13,11 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from meshwright.ir.errors import SettingsOfUnknown, SettingsUnreadable, SettingUnknown, closest, instead
+from meshwright.ir.errors import (
+    SettingsContradict,
+    SettingsOfUnknown,
+    SettingsUnreadable,
+    SettingUnknown,
+    closest,
+    instead,
+)
 from meshwright.ir.files.near import did_you_mean
 from meshwright.ir.files.reading import Unreadable, read_text
 from meshwright.ir.limits import FILE_BYTES
-from meshwright.planner.exchange.options import Entry, Given
+from meshwright.planner.exchange.options import Entry, Given, names
 from meshwright.planner.exchange.published import published
 from meshwright.planner.exchange.syntax import arguments, tables
 from meshwright.planner.exchange.target import Target, unpriced
@@ -28,7 +35,7 @@ SLIP = 0.85
 """Likeness of a name to an option's, as difflib counts it, from which on it is a slip."""
 
 Read = Callable[[str, str], dict[str, Entry]]
-_arguments: Read = partial(arguments.read, negated=NEGATED)
+_arguments: Read = partial(arguments.read, negated=NEGATED, once=frozenset(names(MEGATRON.options)))
 ENDINGS: Mapping[str, Read] = {
     ".toml": tables.read_toml,
     ".json": tables.read_json,
@@ -73,9 +80,9 @@ def read_settings(path: str, named: str | None = None) -> Settings:
             place=path, cause=error.cause, fix=f"{did_you_mean(path)}name a file of settings"
         ) from None
     target, entries = _whose(text, path, named)
-    names = published(target.name)
+    listed = published(target.name)
     known = {option.name for option in target.options} | {one.name for one in target.unpriced}
-    strange = sorted(name for name in entries if name not in known and not names.has(name))
+    strange = sorted(name for name in entries if name not in known and not listed.has(name))
     for name in strange:
         if meant := closest(name, known, cutoff=SLIP):
             raise SettingUnknown(
@@ -104,17 +111,24 @@ def _whose(text: str, path: str, named: str | None) -> tuple[Target, dict[str, E
         target = target_named(named, f"--from-format {named}")
         return target, read_text_of(target, text, path)
     reader = ENDINGS.get(Path(path).suffix.lower())
+    if reader is None and _known(MEGATRON, own := read_text_of(MEGATRON, text, path)):
+        return MEGATRON, own
     found: dict[str, dict[str, Entry]] = {}
     for target in TARGETS.values():
-        if reader is None or _reader(target, path) is reader:
-            found[target.name] = _reader(target, path)(text, path)
-    counts = {name: sum(option.name in entries for option in TARGETS[name].options) for name, entries in found.items()}
+        if target is not MEGATRON and _reader(target, path) is (reader or tables.read_words):
+            found[target.name] = read_text_of(target, text, path)
+    counts = {name: _known(TARGETS[name], entries) for name, entries in found.items()}
     most = max(counts.values(), default=0)
     best = [name for name, count in counts.items() if count == most]
     if not most or len(best) > 1:
         cause = "it has options of " + " and ".join(best) if most else "it has no option of a framework that is known"
         raise SettingsOfUnknown(place=path, cause=cause, fix=f"say whose it is: --from-format {'|'.join(TARGETS)}")
     return TARGETS[best[0]], found[best[0]]
+
+
+def _known(target: Target, entries: Mapping[str, Entry]) -> int:
+    """How many options of a target's table there are."""
+    return sum(option.name in entries for option in target.options)
 
 
 def _reader(target: Target, path: str) -> Read:
@@ -125,8 +139,13 @@ def _reader(target: Target, path: str) -> Read:
 
 
 def read_text_of(target: Target, text: str, path: str) -> dict[str, Entry]:
-    """The options of a text that is of a target's file."""
-    return _reader(target, path)(text, path)
+    """The options of a text that is of a target's file, by the names of its table."""
+    found = _reader(target, path)(text, path)
+    given = Given(place=path, entries=found)
+    for alias, name in target.aliases.items():
+        if alias in found and name in found and found[alias].value != found[name].value:
+            raise SettingsContradict(place=given.at(alias), cause=f"{name} says otherwise", fix="give one of them")
+    return {target.aliases.get(name, name): entry for name, entry in found.items()}
 
 
 def text_of(target: Target, options: Mapping[str, Any], comments: tuple[str, ...]) -> str:

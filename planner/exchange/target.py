@@ -12,7 +12,7 @@ for a price of something else is worth nothing; the rest is told.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.ir.errors import SettingNotPriced
@@ -85,6 +85,8 @@ class Target:
     unpriced: tuple[Unpriced, ...]
     stacks: tuple[str, ...]
     elsewhere: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other published names of options."""
     how: str = ""
     """How the file is used, in a sentence."""
 
@@ -176,28 +178,11 @@ def _harmless(one: Unpriced, given: Given) -> bool:
 # Lines that many targets have -----------------------------------------------------------------------------------------
 
 
-def equal(option: Option, field: str, *, always: bool = False) -> Line:
+def equal(option: Option, name: str, *, always: bool = False) -> Line:
     """An option that is a field. It is left out where it says what the target takes by itself, unless `always`."""
 
     def says(run: Run, room: Room) -> Mapping[str, Any]:
-        value = getattr(run, field)
+        value = getattr(run, name)
         return {} if value == option.default and not always else {option.name: value}
 
-    return Line((option,), says, lambda given, known, room: {field: given[option]})
-
-
-def translated(option: Option, field: str, theirs: Mapping[Any, Any], *, always: bool = False) -> Line:
-    """An option whose values stand for those of a field. Several of theirs may mean one of ours: the first is said."""
-    ours = {value: word for word, value in reversed(tuple(theirs.items()))}
-
-    def says(run: Run, room: Room) -> Mapping[str, Any]:
-        value = ours[getattr(run, field)]
-        return {} if value == option.default and not always else {option.name: value}
-
-    def means(given: Given, known: Mapping[str, Any], room: Room) -> Mapping[str, Any]:
-        value = given[option]
-        if value not in theirs:
-            raise given.bad(option, f"it is {value!r}, and prices know nothing of it")
-        return {field: theirs[value]}
-
-    return Line((option,), says, means)
+    return Line((option,), says, lambda given, known, room: {name: given[option]})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from meshwright.ir.errors import SettingsContradict, SettingsUnreadable
@@ -28,23 +28,24 @@ _DEFAULT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=\"?\$\{(?:\w+):?[-=]([^
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?[-=]([^}$`]*))?\}|([A-Za-z_]\w*))")
 _QUOTED = re.compile(r"\b(\w+)=\"([^\"]*--[A-Za-z][^\"]*)\"")
 _OPTION = re.compile(r"--[A-Za-z][\w-]*")
+_REDIRECTED = re.compile(r"(?<=\s)\d?(>>|>&|>|<)\s*&?\S+")
 _ENDS = ";|&<>"
 ARRAY = "MESHWRIGHT_ARGS"
 
 
-def read(text: str, place: str, negated: Mapping[str, str]) -> dict[str, Entry]:
-    """The options of a script, by name."""
+def read(text: str, place: str, negated: Mapping[str, str], once: Collection[str]) -> dict[str, Entry]:
+    """The options of a script, by name. The last one counts, as for argparse; those of `once` must not contradict."""
     found: dict[str, Entry] = {}
     for name, values, line in _options(text, place):
         own, value = name, values[0] if len(values) == 1 else list(values) if values else True
         if name in negated:
             own, value = negated[name], False
         before = found.get(own)
-        if before is not None and before.value != value:
+        if own in once and before is not None and before.value != value:
             raise SettingsContradict(
                 place=f"{place}:{line}: {name}", cause=f"line {before.line} says otherwise", fix="give it once"
             )
-        found.setdefault(own, Entry(value, line))
+        found[own] = Entry(value, line)
     return found
 
 
@@ -77,7 +78,7 @@ def _words(text: str, place: str) -> Iterator[tuple[str, int]]:
         if not deep and (assigned := _SET.match(line) or _DEFAULT.match(line)):
             known[assigned[1]] = assigned[2].strip("\"'")
             continue
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="();|&<>")
+        lexer = shlex.shlex(_REDIRECTED.sub(" ; ", line), posix=True, punctuation_chars="();|&<>")
         lexer.whitespace_split, lexer.commenters = True, "#"
         try:
             words = list(lexer)

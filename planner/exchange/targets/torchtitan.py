@@ -267,7 +267,7 @@ def _recompute() -> Line:
         most = max(known["stages"] or (room.layers,))
         if every == 1 or not most:
             return {"recompute": "full" if every == 1 else "none"}
-        note = f"every {every}th layer is computed again, and priced as the first {most // every} of a stage"
+        note = f"one of {every} layers is computed again, priced as the first {most // every} of every stage"
         return {"recompute": f"{FIRST_LAYERS}:{most // every}" if most >= every else "none", "note": note}
 
     return Line((mode, option), says, means)

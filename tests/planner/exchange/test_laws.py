@@ -77,6 +77,8 @@ def test_every_option_is_published(name: str) -> None:
     assert len(known.commit) == 40
     assert len(known.options) > 90
     options = [option.name for option in target.options] + [one.name for one in target.unpriced]
+    assert set(target.aliases.values()) <= {option.name for option in target.options}
+    options += target.aliases
     written = {on: off for off, on in NEGATED.items()}
     assert [one for one in options if not known.has(written.get(one, one))] == []
     assert len(options) == len(set(options))
