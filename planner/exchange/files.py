@@ -55,6 +55,8 @@ class Settings:
     """Names that the target does not publish."""
     left: int
     """Options that say nothing of what a step costs."""
+    conditional: tuple[str, ...] = ()
+    """Options of a script that stand behind a condition, and are read all the same."""
 
     @property
     def unpriced(self) -> tuple[str, ...]:
@@ -64,6 +66,8 @@ class Settings:
     def notes(self) -> tuple[str, ...]:
         """What is to be said of the file beside its price."""
         told = []
+        if self.conditional:
+            told.append(f"{', '.join(self.conditional)} in {self.given.place}: a condition before is taken to hold")
         if self.unpriced:
             told.append(f"prices know nothing of {', '.join(self.unpriced)} in {self.given.place}")
         if self.unknown:
@@ -84,7 +88,8 @@ def read_settings(path: str, named: str | None = None) -> Settings:
     known = {option.name for option in target.options} | {one.name for one in target.unpriced}
     strange = sorted(name for name in entries if name not in known and not listed.has(name))
     for name in strange:
-        if meant := closest(name, known, cutoff=SLIP):
+        alike = [one for one in known if one.count(".") == name.count(".")]
+        if meant := closest(name, alike, cutoff=SLIP):
             raise SettingUnknown(
                 place=Given(place=path, entries=entries).at(name),
                 cause=f"{target.called} has no such option",
@@ -95,6 +100,7 @@ def read_settings(path: str, named: str | None = None) -> Settings:
         given=Given(place=path, entries=entries),
         unknown=tuple(strange),
         left=sum(name not in known for name in entries) - len(strange),
+        conditional=_conditional(text, path, {name: entries[name].line for name in entries if name in known}),
     )
 
 
@@ -111,11 +117,9 @@ def _whose(text: str, path: str, named: str | None) -> tuple[Target, dict[str, E
         target = target_named(named, f"--from-format {named}")
         return target, read_text_of(target, text, path)
     reader = ENDINGS.get(Path(path).suffix.lower())
-    if reader is None and _known(MEGATRON, own := read_text_of(MEGATRON, text, path)):
-        return MEGATRON, own
     found: dict[str, dict[str, Entry]] = {}
     for target in TARGETS.values():
-        if target is not MEGATRON and _reader(target, path) is (reader or tables.read_words):
+        if reader is None or _reader(target, path) is reader:
             found[target.name] = read_text_of(target, text, path)
     counts = {name: _known(TARGETS[name], entries) for name, entries in found.items()}
     most = max(counts.values(), default=0)
@@ -124,6 +128,14 @@ def _whose(text: str, path: str, named: str | None) -> tuple[Target, dict[str, E
         cause = "it has options of " + " and ".join(best) if most else "it has no option of a framework that is known"
         raise SettingsOfUnknown(place=path, cause=cause, fix=f"say whose it is: --from-format {'|'.join(TARGETS)}")
     return TARGETS[best[0]], found[best[0]]
+
+
+def _conditional(text: str, path: str, lines: Mapping[str, int]) -> tuple[str, ...]:
+    """Of options, those behind a condition of a script."""
+    if Path(path).suffix.lower() in ENDINGS:
+        return ()
+    guarded = set(arguments.conditions(text))
+    return tuple(name for name, line in lines.items() if line in guarded)
 
 
 def _known(target: Target, entries: Mapping[str, Entry]) -> int:

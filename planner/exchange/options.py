@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -101,8 +101,6 @@ class Given:
 
     place: str
     entries: Mapping[str, Entry]
-    said: set[str] = field(default_factory=set)
-    """The names that were asked for: the others say nothing that a price depends on, or are not known."""
 
     def at(self, name: str) -> str:
         """The place of an option: the file, the line and its name."""
@@ -110,7 +108,6 @@ class Given:
         return f"{self.place}{f':{line}' if line else ''}: {name}"
 
     def has(self, option: Option) -> bool:
-        self.said.add(option.name)
         return option.name in self.entries and self.entries[option.name].value is not None
 
     def __getitem__(self, option: Option) -> Any:
@@ -119,6 +116,10 @@ class Given:
             return option.default
         value = self.entries[option.name].value
         found = option.kind.read(value)
+        if found is None and isinstance(value, str) and "$" in value:
+            raise self.bad(
+                option, f"it is {shown(value)}, which the file does not set to a plain value", "write it out"
+            )
         if found is None:
             raise self.bad(option, f"it is {shown(value)}")
         return found

@@ -28,11 +28,12 @@ BY_HEADS = next(kind for kind in CONTEXTS if CONTEXTS[kind].heads)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a run has to do with: the ranks, those of a host, the layers of the model (0: not known yet), and whether it
-    has experts."""
+    """What a run has to do with: the ranks, those of a host, those of a slice that fast links join (0: a host), the
+    layers of the model (0: not known yet), and whether it has experts."""
 
     ranks: int
     per_host: int
+    per_slice: int = 0
     layers: int = 0
     experts: bool = False
 

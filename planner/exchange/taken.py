@@ -34,11 +34,16 @@ OPTIMIZER = "adamw"
 
 def room_of(cluster: Cluster, setting: Setting | None = None) -> Room:
     """The room of a cluster, and of a model once it is loaded."""
-    per_host = min(pool.gpus_per_host for pool in cluster.pools)
+    bare = Room(
+        ranks=cluster.ranks,
+        per_host=min(pool.gpus_per_host for pool in cluster.pools),
+        per_slice=min(pool.gpus_per_host * pool.hosts_per_island for pool in cluster.pools),
+        experts=True,
+    )
     if setting is None:
-        return Room(ranks=cluster.ranks, per_host=per_host, experts=True)
+        return bare
     fold = setting.folds.first(LEAST_BATCH).fold
-    return Room(ranks=cluster.ranks, per_host=per_host, layers=layers_of(fold), experts=bool(extents(fold, "experts")))
+    return replace(bare, layers=layers_of(fold), experts=bool(extents(fold, "experts")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,8 @@ class Taken:
     """The arguments with what the file says of the workload."""
     named: bool
     """Whether the command line names the software."""
+    batched: bool
+    """Whether the command line names the batch: how many micro-batches there are follows from it."""
 
     @staticmethod
     def of(args: Namespace, path: str) -> Taken:
@@ -69,7 +76,7 @@ class Taken:
             if unsaid and found.get(field) is not None:
                 given[option] = found[field]
         named = args.stack is not None or args.style is not None
-        return Taken(settings=settings, args=Namespace(**given), named=named)
+        return Taken(settings=settings, args=Namespace(**given), named=named, batched=args.global_batch is not None)
 
     def found(self, room: Room) -> Mapping[str, Any]:
         return meant(self.settings.target, self.settings.given, room)
@@ -100,6 +107,7 @@ class Taken:
         over = over or Pins()
         given = over.to_json()
         gone = {name for pin in given for name in KNOBS[pin].refills.split()} - set(given)
+        gone |= {"microbatches"} if self.batched else set()
         under = {name: value for name, value in pins_of(self.found(room), room).given.items() if name not in gone}
         return over.over(Pins(**under))
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.ir.errors import SettingNotPriced
-from meshwright.planner.exchange.options import Given, Option
+from meshwright.ir.errors import SettingNotPriced, SettingsContradict
+from meshwright.planner.exchange.options import COUNT, Given, Option
 from meshwright.planner.exchange.run import Room, Run, settled, unlike, worded
 
 REASONS = {
@@ -87,6 +87,8 @@ class Target:
     elsewhere: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other published names of options."""
+    layers: str = ""
+    """The option that says how many layers the model has."""
     how: str = ""
     """How the file is used, in a sentence."""
 
@@ -145,6 +147,7 @@ def meant(target: Target, given: Given, room: Room) -> dict[str, Any]:
         given[option]  # whatever has no use for it: a value that it cannot have is a slip
     for refusal in refused(target, given):
         raise refusal
+    _of_this_model(target, given, room)
     known: dict[str, Any] = {}
     notes: list[str] = []
     for line in target.lines:
@@ -152,6 +155,17 @@ def meant(target: Target, given: Given, room: Room) -> dict[str, Any]:
         notes += [found.pop("note")] if "note" in found else []
         known |= found
     return known | {"notes": tuple(notes)}
+
+
+def _of_this_model(target: Target, given: Given, room: Room) -> None:
+    """Check that the model has the layers that the file says, if it says so."""
+    layers = Option(target.layers, COUNT)
+    if target.layers and room.layers and given.has(layers) and given[layers] != room.layers:
+        raise SettingsContradict(
+            place=given.at(layers.name),
+            cause=f"{given[layers]} layers, and the model has {room.layers}",
+            fix="name the model that these settings are of",
+        )
 
 
 def refused(target: Target, given: Given) -> Iterator[SettingNotPriced]:

@@ -1,9 +1,10 @@
 """Command lines in shell scripts.
 
-Read are the words of a script that begin with two dashes, with the values that follow each. Nothing is run: variables
-are filled in where the script itself sets them to a plain value before (`TP=8`, `${TP:-4}`), and arrays of arguments
-are read where they stand. A variable that the script does not set stays as it is, and whoever asks for it refuses it.
-What launchers take (`torchrun`) is told apart by its names.
+Read are the words of a script that begin with two dashes, with the values that follow each, or words `key=value`.
+Nothing is run, so that what stands behind a condition is read like the rest (`conditions` says which lines do).
+Variables are filled in where the script itself sets them to a plain value before (`TP=8`, `${TP:-4}`); arrays and
+quoted lists of arguments are read where they stand. A variable that the script does not set stays as it is, and whoever
+asks for it refuses it. What launchers take (`torchrun`) is told apart by its names.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ LAUNCHER = re.compile(
 _SET = re.compile(
     r"^\s*(?:export\s+|local\s+|declare\s+)?([A-Za-z_]\w*)=(\"[^\"$`]*\"|'[^']*'|[^\s\"'`$;&|()<>]*)\s*;?\s*(?:#.*)?$"
 )
-_DEFAULT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=\"?\$\{(?:\w+):?[-=]([^}\"$`]*)\}\"?\s*(?:#.*)?$")
+_DEFAULT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=\"?\$\{(?:\w+):?[-=]\"?([^}\"$`]*)\"?\}\"?\s*(?:#.*)?$")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?[-=]([^}$`]*))?\}|([A-Za-z_]\w*))")
 _QUOTED = re.compile(r"\b(\w+)=\"([^\"]*--[A-Za-z][^\"]*)\"")
 _OPTION = re.compile(r"--[A-Za-z][\w-]*")
+_PAIR = re.compile(r"\+{0,2}([a-z][a-z0-9_.]*)=(.*)")
 _REDIRECTED = re.compile(r"(?<=\s)\d?(>>|>&|>|<)\s*&?\S+")
+_LISTED = re.compile(r"^--|\n\s*--[A-Za-z]")
+"""Several words in one: options with their values, as some quote them."""
 _ENDS = ";|&<>"
 ARRAY = "MESHWRIGHT_ARGS"
 
@@ -47,6 +51,24 @@ def read(text: str, place: str, negated: Mapping[str, str], once: Collection[str
             )
         found[own] = Entry(value, line)
     return found
+
+
+def pairs(text: str, place: str) -> Iterator[tuple[str, str, int]]:
+    """The words `key=value` of a script, with their lines."""
+    for word_, line in _words(text, place):
+        if pair := _PAIR.fullmatch(word_):
+            yield pair[1], pair[2], line
+
+
+def conditions(text: str) -> Iterator[int]:
+    """The lines of a script that stand behind a condition."""
+    deep = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        first = line.split(maxsplit=1)[:1]
+        deep += first in (["if"], ["case"])
+        if deep > 0:
+            yield number
+        deep -= first in (["fi"], ["esac"])
 
 
 def _options(text: str, place: str) -> Iterator[tuple[str, list[str], int]]:
@@ -73,27 +95,41 @@ def _options(text: str, place: str) -> Iterator[tuple[str, list[str], int]]:
 def _words(text: str, place: str) -> Iterator[tuple[str, int]]:
     """The words of a script with their lines; a command ends with its line, and a list in brackets with them."""
     known: dict[str, str] = {}
-    deep = 0
+    deep, open_, first = 0, "", 0
     for number, line in _joined(_QUOTED.sub(_in_brackets, text)):
-        if not deep and (assigned := _SET.match(line) or _DEFAULT.match(line)):
+        if not open_ and (assigned := _SET.match(line) or _DEFAULT.match(line)):
             known[assigned[1]] = assigned[2].strip("\"'")
             continue
-        lexer = shlex.shlex(_REDIRECTED.sub(" ; ", line), posix=True, punctuation_chars="();|&<>")
-        lexer.whitespace_split, lexer.commenters = True, "#"
-        try:
-            words = list(lexer)
-        except ValueError as error:
-            raise SettingsUnreadable(
-                place=f"{place}:{number}", cause=f"it is no command line: {str(error).lower()}", fix="close the quotes"
-            ) from None
+        whole, at = (f"{open_}\n{line}", first) if open_ else (line, number)
+        words = _split(whole)
+        if words is None:
+            open_, first = whole, at
+            continue
+        open_ = ""
         for one in words:
             if set(one) <= set("()"):
                 deep = max(0, deep + one.count("(") - one.count(")"))
-                yield ";", number
+                yield ";", at
             else:
-                yield _VARIABLE.sub(_filled(known), one), number
+                filled = _VARIABLE.sub(_filled(known), one)
+                for word_ in filled.split() if _LISTED.search(filled) else (filled,):
+                    yield word_, at
         if not deep:
-            yield ";", number
+            yield ";", at
+    if open_:
+        raise SettingsUnreadable(
+            place=f"{place}:{first}", cause="it is no command line: a quote is not closed", fix="close the quotes"
+        )
+
+
+def _split(line: str) -> list[str] | None:
+    """The words of a line; None if a quote goes on behind it."""
+    lexer = shlex.shlex(_REDIRECTED.sub(" ; ", line), posix=True, punctuation_chars="();|&<>")
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    try:
+        return list(lexer)
+    except ValueError:
+        return None
 
 
 def _in_brackets(match: re.Match[str]) -> str:

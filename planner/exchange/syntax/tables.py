@@ -14,7 +14,7 @@ from meshwright.ir.files.documents import Fault, Path_, Unparsed, parse_json, pa
 from meshwright.ir.files.lines import Lines
 from meshwright.ir.quoting import said, toml
 from meshwright.planner.exchange.options import Entry
-from meshwright.planner.exchange.syntax import yaml
+from meshwright.planner.exchange.syntax import arguments, yaml
 
 
 def read_json(text: str, place: str) -> dict[str, Entry]:
@@ -47,12 +47,12 @@ def read_yaml(text: str, place: str) -> dict[str, Entry]:
 def read_words(text: str, place: str) -> dict[str, Entry]:
     """The options of `key=value` words, each value read as YAML reads it."""
     found: dict[str, Entry] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        for one in line.partition("#")[0].replace("\\", " ").split():
-            name, equals, value = one.partition("=")
-            if equals and name.replace("_", "").replace(".", "").isalnum():
-                (inner,) = read_yaml(f"value: {value}", f"{place}:{number}").values()
-                found[name] = Entry(inner.value, number)
+    for name, value, line in arguments.pairs(text, place):
+        try:
+            plain, _ = yaml.parse(value)
+        except (Unparsed, Fault):  # it is a text
+            plain = value
+        found[name] = Entry(plain, line)
     return found
 
 

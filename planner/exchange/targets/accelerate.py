@@ -22,7 +22,9 @@ from meshwright.planner.exchange.target import Limit, Line, Target, Unpriced, eq
 from meshwright.planner.exchange.targets import deepspeed, fsdp, stages
 
 _F, _P, _D = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "deepspeed_config."
-KIND = Option("distributed_type", word("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "TP"), "NO")
+_WHOLE = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU", "MULTI_NPU")
+"""Types whose copies are whole."""
+KIND = Option("distributed_type", word(*_WHOLE, "FSDP", "DEEPSPEED", "MEGATRON_LM", "TP"), "NO")
 _COMM = {"allgather": GATHERED, "alltoall": RING}
 _STRATEGIES = {
     "FULL_SHARD": (3, True), "SHARD_GRAD_OP": (3, False), "NO_SHARD": (0, True), "HYBRID_SHARD": (3, True),

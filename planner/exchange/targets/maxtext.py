@@ -2,8 +2,9 @@
 
 Source: `published/maxtext.json`, and the rules of its `base.yml` for what lies along which axis.
 
-- Every axis has a size inside of a slice (`ici_`) and between slices (`dcn_`); its degree is their product. A slice is
-  a host here: axes are laid out from the innermost (tensors) to the outermost (stages), as ranks are.
+- Every axis has a size inside of a slice (`ici_`) and between slices (`dcn_`); its degree is their product. What is
+  written takes a host for a slice, or what joins several (a TPU pod); axes are laid out from the innermost (tensors) to
+  the outermost (stages), as ranks are.
 - Batches lie along data, fsdp and expert; parameters along fsdp, context and expert, so these are copies that share
   (ZeRO-3). Along data they are whole, or the optimizer's states alone are shared (`shard_optimizer_over_data`).
 - `tensor_sequence` is tensor parallelism that shares sequences too.
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from meshwright.ir.errors import SettingsContradict
@@ -57,7 +58,7 @@ def _ranks() -> Line:
     states = Option("shard_optimizer_over_data", SWITCH, False)
 
     def says(run: Run, room: Room) -> Mapping[str, Any]:
-        left, found = min(room.per_host, room.ranks), dict[str, int]()
+        left, found = min(room.per_slice or room.per_host, room.ranks), dict[str, int]()
         between = dict[str, int]()
         for axis, degree in _axes(run).items():
             inside = gcd(degree, left)
@@ -68,10 +69,11 @@ def _ranks() -> Line:
         return shown | ({states.name: True} if run.zero == 1 else {})
 
     def means(given: Given, known: Mapping[str, Any], room: Room) -> Mapping[str, Any]:
-        per_slice = min(room.per_host, room.ranks)
+        inside, between = ({axis: options[where, axis] for axis in AXES} for where in ("ici", "dcn"))
+        slices = _slices(given, inside, between, room)
         found = dict.fromkeys(AXES, 1)
-        for where, whole in (("ici", per_slice), ("dcn", max(1, room.ranks // per_slice))):
-            for axis, size in _sizes(given, {axis: options[where, axis] for axis in AXES}, whole):
+        for of, whole in ((inside, room.ranks // slices), (between, slices)):
+            for axis, size in _sizes(given, of, whole):
                 found[axis] *= size
         if found["tensor"] > 1 and found["tensor_sequence"] > 1:
             raise SettingsContradict(
@@ -89,6 +91,18 @@ def _ranks() -> Line:
         }  # fmt: skip
 
     return Line((*options.values(), states), says, means)
+
+
+def _slices(given: Given, inside: Mapping[str, Option], between: Mapping[str, Option], room: Room) -> int:
+    """How many slices there are: as the sizes say, where none is left open; else hosts."""
+    sizes, gaps = ([given[option] for option in of.values()] for of in (inside, between))
+    if min(gaps) > 0:
+        found = prod(gaps)
+    elif min(sizes) > 0:
+        found = room.ranks // prod(sizes)
+    else:
+        found = room.ranks // min(room.per_slice or room.per_host, room.ranks)
+    return found if found and room.ranks % found == 0 else max(1, room.ranks // room.per_host)
 
 
 _always = ("ici_fsdp_parallelism", "dcn_data_parallelism")
@@ -114,7 +128,7 @@ def _sizes(given: Given, options: Mapping[str, Option], whole: int) -> Iterator[
         raise SettingsContradict(
             place=given.at(place.name),
             cause=f"the axes {place.name.partition('_')[0]} multiply to {known}, and there are {whole} "
-            f"{'devices of a host' if place.name.startswith('ici') else 'hosts'}",
+            f"{'ranks in each slice' if place.name.startswith('ici') else 'slices'}",
             fix=f"give sizes that multiply to {whole}, or leave one at -1",
         )
     for axis, size in sizes.items():
@@ -372,5 +386,6 @@ MAXTEXT = Target(
         Unpriced("capacity_factor", harmless=(-1.0, -1)),
     ),
     stacks=("maxtext", "jax"),
+    layers="base_num_decoder_layers",
     how="name it in place of configs/base.yml, with base_config: base.yml in it, or give its lines as words",
 )  # fmt: skip

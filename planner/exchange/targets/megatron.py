@@ -32,7 +32,7 @@ _SAME = (
     "recompute_num_layers", "recompute_modules", "recompute_activations", "optimizer", "sgd_momentum",
     "use_precision_aware_optimizer", "exp_avg_dtype", "exp_avg_sq_dtype", "optimizer_cpu_offload",
     "cpu_offloading_num_layers", "overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap",
-    "overlap_moe_expert_parallel_comm", "moe_token_dispatcher_type",
+    "overlap_moe_expert_parallel_comm", "moe_token_dispatcher_type", "torch_fsdp2_no_reshard_after_forward",
 )  # fmt: skip
 NAMED = Named({name: f"--{name.replace('_', '-')}" for name in _SAME} | _OTHERWISE)
 NEGATED = {"--no-overlap-p2p-communication": "--overlap-p2p-communication"}
@@ -100,7 +100,6 @@ MEGATRON = Target(
         Unpriced("--rampup-batch-size", harmless=(), refused=True),
         Unpriced("--outer-dp-sharding-strategy", harmless=("no_shard",), refused=True),
         Unpriced("--enable-full-sharding-in-hsdp", harmless=(), refused=True),
-        Unpriced("--torch-fsdp2-no-reshard-after-forward", harmless=(), refused=True),
         Unpriced("--distribute-saved-activations", refused=True),
         Unpriced("--fine-grained-activation-offloading"),
         Unpriced("--microbatch-group-size-per-virtual-pipeline-stage", harmless=()),
@@ -113,5 +112,6 @@ MEGATRON = Target(
         Unpriced("--optimizer-offload-fraction", harmless=("1.0", "1")),
     ),
     stacks=STACKS_,
+    layers="--num-layers",
     how="source it, and give the array MESHWRIGHT_ARGS to pretrain_gpt.py, started on all ranks",
 )

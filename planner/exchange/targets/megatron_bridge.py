@@ -114,6 +114,7 @@ MEGATRON_BRIDGE = Target(
         Unpriced("model.attention_backend", harmless=("auto", "flash", "fused")),
     ),
     stacks=STACKS_,
+    layers="model.num_layers",
     aliases={
         "ddp.overlap_grad_reduce": "comm_overlap.overlap_grad_reduce",
         "ddp.overlap_param_gather": "comm_overlap.overlap_param_gather",

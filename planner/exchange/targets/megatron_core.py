@@ -220,6 +220,8 @@ def _storage(named: Named) -> Line:
     strategy = named.of("data_parallel_sharding_strategy", word(*STRATEGIES.values()), STRATEGIES[3])
     instances = named.of("num_distributed_optimizer_instances", COUNT, 1)
     torch = named.of("use_torch_fsdp2", SWITCH, False)
+    whole = "torch_fsdp2_no_reshard_after_forward"
+    kept = named.of(whole, SWITCH, False) if named.has(whole) else None
     levels = {name: level for level, name in STRATEGIES.items()}
 
     def says(run: Run, room: Room) -> Mapping[str, Any]:
@@ -253,9 +255,10 @@ def _storage(named: Named) -> Line:
             )
         if copies == 1:
             zero = 0
-        return {"zero": zero, "shard": copies // count if zero and count > 1 else 0, "regather": True}
+        regather = not (given[torch] and kept is not None and given[kept])
+        return {"zero": zero, "shard": copies // count if zero and count > 1 else 0, "regather": regather}
 
-    return Line((optimizer, fsdp, strategy, instances, torch), says, means)
+    return Line(tuple(one for one in (optimizer, fsdp, strategy, instances, torch, kept) if one), says, means)
 
 
 # Recomputation and the optimizer -------------------------------------------------------------------------------------

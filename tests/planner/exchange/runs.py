@@ -23,13 +23,15 @@ OFFLOAD = ("none", "optimizer", "activations", "activations:2", "optimizer+activ
 
 
 @st.composite
-def runs(draw: Any) -> tuple[Run, Room]:
-    """A run of 24 layers on 64 ranks, and its room."""
-    room = replace(ROOM, experts=draw(st.booleans()))
-    pick = lambda *of: draw(st.sampled_from(of))  # noqa: E731
-    tp, pp, cp = pick(1, 2, 4, 8), pick(1, 2, 4), pick(1, 2)
+def runs(draw: Any, of: Room | None = None) -> tuple[Run, Room]:
+    """A run of 24 layers on 64 ranks, or of other sizes, and its room."""
+    room = of or replace(ROOM, experts=draw(st.booleans()))
+    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731
+    tp = pick(*_parts(room.ranks, 1, 2, 4, 8))
+    pp = pick(*_parts(room.ranks // tp, 1, 2, 4))
+    cp = pick(*_parts(room.ranks // (tp * pp), 1, 2))
     dp = room.ranks // (tp * pp * cp)
-    vp = pick(1, 2) if pp > 1 else 1
+    vp = pick(1, 2) if 1 < pp <= room.layers // 2 else 1
     names = [n for n, own in SCHEDULES.items() if (own.vee or own.several if vp > 1 else not own.vee)]
     schedule = pick(*names) if pp > 1 else "1f1b"
     microbatches = pick(1, 2, 4) * (2 * pp if pp > 1 else 1)
@@ -49,6 +51,10 @@ def runs(draw: Any) -> tuple[Run, Room]:
         optimizer=pick(*OPTIMIZERS), stack=STACKS[pick(*STACKS)], recipe=pick(*RECIPES),
     )  # fmt: skip
     return settled(run, room), room
+
+
+def _parts(whole: int, *sizes: int) -> tuple[int, ...]:
+    return tuple(size for size in sizes if whole % size == 0)
 
 
 def read_back(target: Target, run: Run, room: Room) -> dict[str, Any]:

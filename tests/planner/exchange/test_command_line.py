@@ -96,6 +96,13 @@ def test_what_the_command_line_says_comes_first(priced: Run) -> None:
     assert priced("--from", file, "--micro-batch", "4")["config"]["mbs"] == 4
 
 
+def test_micro_batches_follow_from_a_batch_that_is_said(priced: Run) -> None:
+    text = '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4}'
+    file = settings("ds.json", text)
+    assert priced("--seq", "64", "--from", file)["workload"]["global_batch"] == 16
+    assert priced("--seq", "64", "--from", file, "--global-batch", "32")["config"]["microbatches"] == 8
+
+
 def test_words_are_read_as_yaml_is(priced: Run) -> None:
     words = (
         "python3 -m MaxText.train base.yml per_device_batch_size=2 ici_fsdp_parallelism=4 \\\n  max_target_length=64\n"
@@ -125,6 +132,18 @@ def test_whose_a_file_is_can_be_said(priced: Run) -> None:
     text = settings("settings.json", '{"train_batch_size": 8}')
     found = priced("--seq", "64", "--from", text, "--from-format", "deepspeed")
     assert found["workload"]["global_batch"] == 8
+
+
+def test_what_stands_behind_a_condition_is_read_and_told(priced: Run) -> None:
+    more = 'if [[ "$KIND" == "fp8" ]]; then\n  DTYPE_ARGS+=(\n    "--fp8-format hybrid"\n    "--lr 1e-3"\n  )\nfi\n'
+    found = priced("--from", settings("run.sh", SCRIPT + more))
+    assert found["workload"]["precision"] == "fp8_tensorwise"
+    assert "--fp8-format in run.sh: a condition before is taken to hold" in found["notes"]
+
+
+def test_quotes_may_go_on_for_lines(priced: Run) -> None:
+    more = "echo 'two\nlines; don\"t stop'\nCMD='pretrain_gpt.py\n  --fp8-format hybrid\n  --fp8-recipe blockwise'\n"
+    assert priced("--from", settings("run.sh", SCRIPT + more))["workload"]["precision"] == "fp8_blockwise"
 
 
 def test_checkpointing_of_every_second_layer_is_told(priced: Run) -> None:
@@ -159,6 +178,7 @@ REFUSED: list[tuple[str, str, str, str]] = [
     ("run.sh", SCRIPT + "pretrain_gpt.py --fp16\n", "MW2019", "28: --fp16"),
     ("run.sh", SCRIPT + "x.py --recompute-granularity full\n", "MW2019", "28: --recompute-granularity"),
     ("run.sh", SCRIPT + "x.py --cp-comm-type p2p a2a\n", "MW2016", "28: --cp-comm-type"),
+    ("run.sh", SCRIPT + "x.py --num-layers 8\n", "MW2019", "28: --num-layers"),
     ("run.sh", SCRIPT + "x.py --optimizer lion\n", "MW2016", "28: --optimizer"),
     ("run.sh", SCRIPT + "x.py --rampup-batch-size 8 8 100\n", "MW2018", "28: --rampup-batch-size"),
     ("run.sh", SCRIPT + "x.py --num-virtual-stages-per-pipeline-rank 3\n", "MW4070", ""),

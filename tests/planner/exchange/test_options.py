@@ -130,6 +130,10 @@ def megatron() -> dict[str, Row]:
             {names["pipeline_model_parallel_size"]: 4, names["layers_per_virtual_stage"]: 2},
             {"vp": 3, "stages": (2,) * 12},
         ),
+        names["torch_fsdp2_no_reshard_after_forward"]: (
+            {names["use_torch_fsdp2"]: ON, names["torch_fsdp2_no_reshard_after_forward"]: ON},
+            {"zero": 3, "regather": False},
+        ),
         names["recompute_activations"]: ({names["recompute_activations"]: ON}, {"recompute": "selective"}),
         "--bf16": ({"--bf16": ON}, {"precision": "bf16", "recipe": "megatron"}),
         "--fp16": ({"--fp16": ON}, {"precision": "fp16"}),
