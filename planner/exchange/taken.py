@@ -23,7 +23,7 @@ from meshwright.planner.exchange.run import Room, pins_of
 from meshwright.planner.exchange.target import meant
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.constraints import Constraints
-from meshwright.planner.question.pins import KNOBS, Pins
+from meshwright.planner.question.pins import KNOBS, Config, Pins, fill
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting, layers_of
 
 OF_WORKLOAD = {"global_batch": "global_batch", "seq": "seq", "precision": "dtype", "optimizer": "optimizer"}
@@ -120,12 +120,14 @@ class Taken:
         told = f"settings of {self.settings.given.place}, as {self.settings.target.called} takes them"
         return replace(ask, pins=pins, notes=(*ask.notes, told, *self.settings.notes()))
 
-    def placed(self, ask: Ask, setting: Setting, over: Pins) -> tuple[Ask, Setting]:
-        """The same once the model is loaded."""
+    def placed(self, ask: Ask, setting: Setting, over: Pins) -> tuple[Ask, Setting, Config]:
+        """The same once the model is loaded, with the configuration that it means, under what is pinned `over` it."""
         room = room_of(ask.cluster, setting)
         pins = self.pins(room, over)
         ask = replace(ask, pins=pins, notes=(*ask.notes, *self.found(room)["notes"]))
-        return ask, replace(setting, constraints=Constraints.of(pins))
+        batch, place = setting.workload.global_batch, self.settings.given.place
+        config = fill(pins, ranks=room.ranks, global_batch=batch, place=place)
+        return ask, replace(setting, constraints=Constraints.of(pins)), config
 
 
 def _recipe(name: str, workload: Workload) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from meshwright.ir.rules.opaque import register_rule
     from meshwright.planner.answer.estimate import Estimate
     from meshwright.planner.api.asking import estimate, plan
+    from meshwright.planner.api.exchanging import settings
     from meshwright.planner.api.explaining import Explanation, explain
     from meshwright.planner.plan.file import load_plan, save_plan
     from meshwright.planner.plan.parallelize import jax_apply, parallelize
@@ -48,6 +49,7 @@ __all__ = [
     "read_cluster",
     "register_rule",
     "save_plan",
+    "settings",
 ]
 
 # Public name -> the module that defines it: one line here, one import above, one entry in __all__.
@@ -59,6 +61,7 @@ _HOME = {
     "estimate": "meshwright.planner.api.asking",
     "Estimate": "meshwright.planner.answer.estimate",
     "explain": "meshwright.planner.api.explaining",
+    "settings": "meshwright.planner.api.exchanging",
     "Explanation": "meshwright.planner.api.explaining",
     "Plan": "meshwright.planner.plan.types",
     "load_plan": "meshwright.planner.plan.file",

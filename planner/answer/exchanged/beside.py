@@ -36,8 +36,8 @@ class Beside:
     why_not: str
 
 
-def beside(taken: Taken, plan: Plan, ask: Ask, setting: Setting) -> Beside:
-    """Price a file of settings beside a plan for the same model, cluster and workload."""
+def found_of(taken: Taken, ask: Ask, setting: Setting) -> Found:
+    """The configuration of a file of settings, with its price. Raises what the model refuses of it."""
     own = taken.with_software(replace(ask, unsaid=frozenset()))
     room = room_of(ask.cluster, setting)
     alone = replace(
@@ -45,20 +45,23 @@ def beside(taken: Taken, plan: Plan, ask: Ask, setting: Setting) -> Beside:
     )
     batch = own.workload.global_batch
     config = alone.settled(fill(taken.pins(room), ranks=room.ranks, global_batch=batch), batch)
-    prediction = alone.predict(config, batch)
-    found, best = Found(config, prediction), Found(plan.config, plan.prediction)
+    return Found(config, alone.predict(config, batch))
+
+
+def beside(taken: Taken, found: Found, plan: Plan, ask: Ask, setting: Setting) -> Beside:
+    """A file of settings that was priced beside a plan for the same model, cluster and workload."""
     made, why = None, ""
     try:
-        made = exchanged(taken.settings.target, plan, own, replace(alone, target=setting.target), plan.prediction)
+        made = exchanged(taken.settings.target, plan, ask, setting, plan.prediction)
     except MeshwrightError as error:
         why = f"{error.cause} ({error.code})"
     low, high = plan.prediction.step_time_low_s, plan.prediction.step_time_high_s
     return Beside(
         taken=taken,
-        settings=rival(taken.settings.given.place, found, best),
-        inside=low <= prediction.step_time_s <= high,
-        config=config,
-        prediction=prediction,
+        settings=rival(taken.settings.given.place, found, Found(plan.config, plan.prediction)),
+        inside=low <= found.step_s <= high,
+        config=found.config,
+        prediction=found.prediction,
         said=made,
         why_not=why,
     )

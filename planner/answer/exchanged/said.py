@@ -12,6 +12,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions.json import decisions_to_json
 from meshwright.ir.errors import MeshwrightError, NotExpressible, NotInSettings
 from meshwright.ir.target.capabilities import ANY
+from meshwright.planner.exchange.files import text_of
 from meshwright.planner.exchange.run import config_of, run_of, worded, workload_of
 from meshwright.planner.exchange.taken import room_of
 from meshwright.planner.exchange.target import REASONS, Lost, Target, projected, said
@@ -29,7 +30,7 @@ COMMENT = 110
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """A plan in a target's settings: its options, what is lost, and what it costs then.
+    """A plan in the settings of another framework: its options, what is lost, and what it costs then.
 
     - `prediction` is of what the target can say; `planned` is the plan's own.
     """
@@ -42,6 +43,13 @@ class Exchanged:
     lost: tuple[Lost, ...]
     planned: Prediction
     prediction: Prediction
+    comments: tuple[str, ...] = ()
+    """What stands above the settings, where their syntax has comments."""
+
+    @property
+    def text(self) -> str:
+        """The text of the file."""
+        return text_of(self.target, self.options, self.comments)
 
 
 def exchanged(target: Target, plan: Plan, ask: Ask, setting: Setting, planned: Prediction) -> Exchanged:
@@ -58,7 +66,7 @@ def exchanged(target: Target, plan: Plan, ask: Ask, setting: Setting, planned: P
         raise NotInSettings(
             place=f"--to {target.name}, {error.place}", cause=f"{error.cause} ({error.code})", fix=error.fix
         ) from error
-    return Exchanged(
+    found = Exchanged(
         target=target,
         config=config,
         options=said(target, projection.run, room),
@@ -67,6 +75,7 @@ def exchanged(target: Target, plan: Plan, ask: Ask, setting: Setting, planned: P
         planned=planned,
         prediction=prediction,
     )
+    return replace(found, comments=_comments(found, plan))
 
 
 def priced(config: Config, setting: Setting, *, same: bool) -> Prediction:
@@ -85,7 +94,7 @@ def _beyond(plan: Plan, setting: Setting) -> tuple[Lost, ...]:
     """What a plan decides that its names do not say."""
     own = decisions_to_json(plan.decisions)
     try:
-        free = replace(setting, constraints=Constraints())
+        free = replace(setting, constraints=Constraints(), modules=())
         named = decisions_to_json(free.decisions(plan.config, plan.workload.global_batch))
     except MeshwrightError:
         named = {}
@@ -115,7 +124,7 @@ def told(one: Lost) -> str:
     return f"{one.name}: {one.was} becomes {one.becomes}; {REASONS[one.reason]}: {one.why}"
 
 
-def header(found: Exchanged, plan: Plan) -> tuple[str, ...]:
+def _comments(found: Exchanged, plan: Plan) -> tuple[str, ...]:
     """What stands above the settings: from which plan they are, what they cost, and what they do not say."""
     planned, written = seconds(found.planned.step_time_s), seconds(found.prediction.step_time_s)
     lines = [

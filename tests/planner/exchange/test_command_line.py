@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import meshwright
 from meshwright.ir.errors import catalogue
 from meshwright.planner.cli.main import main
 from meshwright.planner.exchange.files import read_settings, text_of
@@ -314,6 +315,20 @@ def test_words_of_users_are_no_commands(here: Path) -> None:
     done = subprocess.run(["bash", "-c", f"{text}{shown}"], check=True, capture_output=True, text=True)
     assert done.stdout == f"--optimizer|{evil}|--recompute-modules|{evil}|b c|"
     assert not Path("made").exists()
+
+
+def test_the_same_in_python(planned: Path, priced: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    found = meshwright.settings("out", "megatron")
+    assert main(["emit", "out", "--to", "megatron", "-o", "set"]) == 0
+    assert Path("set/megatron.sh").read_text() == found.text
+    again = meshwright.estimate("tiny.toml", "1x4xH100", settings="set/megatron.sh")
+    assert again.prediction == found.prediction
+    capsys.readouterr()
+    assert again.prediction.to_json() == priced("--from", "set/megatron.sh")["predicted"]
+    with pytest.raises(meshwright.MeshwrightError, match="--seq is missing"):
+        meshwright.estimate("tiny.toml", "1x4xH100")
+    with pytest.raises(meshwright.MeshwrightError, match="did you mean 'megatron'"):
+        meshwright.settings("out", "megatorn")
 
 
 # A plan beside settings ----------------------------------------------------------------------------------------------

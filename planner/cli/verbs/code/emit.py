@@ -15,10 +15,10 @@ from pathlib import Path
 from meshwright.backends.subject import Subject
 from meshwright.ir.errors import PinsContradict
 from meshwright.ir.quoting import word
-from meshwright.planner.answer.exchanged.said import exchanged, exchanged_to_json, header
+from meshwright.planner.answer.exchanged.said import exchanged, exchanged_to_json
 from meshwright.planner.cli.output import check_files, folder_of, made, remember, unwritable, write_file
 from meshwright.planner.cli.progress import Progress
-from meshwright.planner.exchange.files import target_named, text_of
+from meshwright.planner.exchange.files import target_named
 from meshwright.planner.plan.emitted import backend_of, seats, subject_of
 from meshwright.planner.plan.file import load_plan
 from meshwright.planner.plan.reload import Reloaded, on_target, reload
@@ -76,7 +76,7 @@ def settings(again: Reloaded, folder: Path, args: Namespace) -> int:
             )
     target = target_named(args.to, f"--to {args.to}")
     found = exchanged(target, again.plan, again.ask, again.setting, again.prediction)
-    texts = {target.file: text_of(target, found.options, header(found, again.plan))}
+    texts = {target.file: found.text}
     check_files(folder, texts, force=args.force)
     made(folder)
     for name, text in texts.items():

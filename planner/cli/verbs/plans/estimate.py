@@ -45,8 +45,7 @@ def run(args: Namespace) -> int:
     ask, setting = ask.loaded()
     args.progress.told(TRACING)
     if taken:
-        ask, setting = taken.placed(ask, setting, pinned)
-        config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=global_batch, place=taken.settings.given.place)
+        ask, setting, config = taken.placed(ask, setting, pinned)
     config = setting.settled(config, global_batch)
     if dump is not None:
         args.progress.clear()

@@ -26,7 +26,7 @@ from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.program.program import Program
 from meshwright.ir.program.text import program_text
 from meshwright.ir.target.capabilities import ANY
-from meshwright.planner.answer.exchanged.beside import beside, beside_to_json
+from meshwright.planner.answer.exchanged.beside import beside, beside_to_json, found_of
 from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.relax import nothing_to_json, relax
 from meshwright.planner.answer.remedies import refused
@@ -60,6 +60,7 @@ def run(args: Namespace) -> int:
     stop = Stop(None if args.time_limit is None else started_s + args.time_limit)
     with stop.loading():
         ask, setting = ask.loaded()
+    theirs = found_of(taken, ask, setting) if taken else None  # what is wrong with it is known before the search
     if args.dump_after in BEFORE:
         args.progress.clear()
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
@@ -80,7 +81,7 @@ def run(args: Namespace) -> int:
             question.keep(plan)
     args.progress.clear()
     written = save_plan(plan, folder) if folder else None
-    held = beside(taken, plan, ask, setting) if taken else None
+    held = beside(taken, theirs, plan, ask, setting) if taken and theirs else None
     if args.json:
         told = plan_to_json(plan) | ({"beat": beside_to_json(held)} if held else {})
         sys.stdout.write(f"{json.dumps(told, indent=2, ensure_ascii=False)}\n")
