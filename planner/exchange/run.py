@@ -216,7 +216,7 @@ def unlike(one: Run, other: Run) -> tuple[str, ...]:
     return tuple(name for name in FIELDS if getattr(one, name) != getattr(other, name))
 
 
-def worded(name: str, value: object) -> str:
+def worded(value: object) -> str:
     """A value of a run as text."""
     if isinstance(value, Stack):
         return value.name

@@ -123,11 +123,11 @@ def projected(target: Target, run: Run, room: Room) -> Projection:
     for limit in target.limits:
         after = settled(limit.nearest(now, room), room)
         for name in unlike(now, after):
-            first = lost[name].was if name in lost else worded(name, getattr(now, name))
+            first = lost[name].was if name in lost else worded(getattr(now, name))
             lost[name] = Lost(
                 name=name,
                 was=first,
-                becomes=worded(name, getattr(after, name)),
+                becomes=worded(getattr(after, name)),
                 reason=limit.reason,
                 why=limit.what,
             )

@@ -133,7 +133,7 @@ def _comments(found: Exchanged, plan: Plan) -> tuple[str, ...]:
         f"{planned} a step as planned, {written} as {found.target.called} can say it",
     ]
     lines += [f"not said: {told(one)}" for one in found.lost]
-    lines += [f"to be said in your script: {name} = {worded(name, value)}" for name, value in found.elsewhere.items()]
+    lines += [f"to be said in your script: {name} = {worded(value)}" for name, value in found.elsewhere.items()]
     return tuple(row for line in (*lines, found.target.how) for row in wrap(line, COMMENT))
 
 
@@ -144,7 +144,7 @@ def exchanged_to_json(found: Exchanged, written: list[str]) -> dict[str, Any]:
         "target": found.target.name,
         "config": found.config.to_json(),
         "options": dict(found.options),
-        "elsewhere": {name: worded(name, value) for name, value in found.elsewhere.items()},
+        "elsewhere": {name: worded(value) for name, value in found.elsewhere.items()},
         "lost": lost_to_json(found.lost),
         "planned_step_time_s": found.planned.step_time_s,
         "step_time_s": found.prediction.step_time_s,

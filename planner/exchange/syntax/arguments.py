@@ -33,6 +33,8 @@ _PAIR = re.compile(r"\+{0,2}([a-z][a-z0-9_.]*)=(.*)")
 _REDIRECTED = re.compile(r"(?<=\s)\d?(>>|>&|>|<)\s*&?\S+")
 _LISTED = re.compile(r"^--|\n\s*--[A-Za-z]")
 """Several words in one: options with their values, as some quote them."""
+MOST_LINES, MOST_QUOTED = 100, 20_000
+"""Lines, and characters, that a quote may go on for: whatever is longer was not meant to be one."""
 _ENDS = ";|&<>"
 ARRAY = "MESHWRIGHT_ARGS"
 
@@ -95,7 +97,7 @@ def _options(text: str, place: str) -> Iterator[tuple[str, list[str], int]]:
 def _words(text: str, place: str) -> Iterator[tuple[str, int]]:
     """The words of a script with their lines; a command ends with its line, and a list in brackets with them."""
     known: dict[str, str] = {}
-    deep, open_, first = 0, "", 0
+    deep, open_, first, on = 0, "", 0, 0
     for number, line in _joined(_QUOTED.sub(_in_brackets, text)):
         if not open_ and (assigned := _SET.match(line) or _DEFAULT.match(line)):
             known[assigned[1]] = assigned[2].strip("\"'")
@@ -103,9 +105,11 @@ def _words(text: str, place: str) -> Iterator[tuple[str, int]]:
         whole, at = (f"{open_}\n{line}", first) if open_ else (line, number)
         words = _split(whole)
         if words is None:
-            open_, first = whole, at
+            open_, first, on = whole, at, on + 1
+            if on > MOST_LINES or len(whole) > MOST_QUOTED:
+                break
             continue
-        open_ = ""
+        open_, on = "", 0
         for one in words:
             if set(one) <= set("()"):
                 deep = max(0, deep + one.count("(") - one.count(")"))

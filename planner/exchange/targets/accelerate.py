@@ -4,6 +4,7 @@ Source: `published/accelerate.json`.
 
 - Data parallelism is torch's (`fsdp`): version 2 of FSDP is written, both are read. Without FSDP copies are whole.
 - `parallelism_config` has the degrees; sequences are passed on or gathered, and balanced.
+- Blocks are gathered one by one only where the policy wraps them, which is written; others are priced so, with a note.
 - Under DeepSpeed its stage is read, and what else its section says; the rest stands in a file of DeepSpeed's own.
 - Batches, sequences, and what is computed again without FSDP are in the script.
 """
@@ -141,6 +142,21 @@ def _recompute() -> Line:
     return Line((option,), says, means)
 
 
+def _wrapped() -> Line:
+    policies = word("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+    option = Option(f"{_F}auto_wrap_policy", policies, "NO_WRAP")
+
+    def says(run: Run, room: Room) -> Mapping[str, Any]:
+        return {option.name: policies.words[0]} if run.zero or run.tp > 1 else {}
+
+    def means(given: Given, known: Mapping[str, Any], room: Room) -> Mapping[str, Any]:
+        if given[KIND] != "FSDP" or given[option] == policies.words[0]:
+            return {}
+        return {"note": f"it wraps by {given[option]}, and is priced as if every block were gathered by itself"}
+
+    return Line((option,), says, means)
+
+
 def _software() -> Line:
     backend = Option("dynamo_config.dynamo_backend", word("NO", "EAGER", "INDUCTOR"), "NO")
     mixed = Option("mixed_precision", word("no", "bf16", "fp16", "fp8"), "no")
@@ -205,6 +221,7 @@ ACCELERATE = Target(
         _sequences(),
         _degrees(),
         _recompute(),
+        _wrapped(),
         _software(),
         _steps(),
     ),

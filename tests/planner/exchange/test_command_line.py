@@ -135,6 +135,12 @@ def test_whose_a_file_is_can_be_said(priced: Run) -> None:
     assert found["workload"]["global_batch"] == 8
 
 
+def test_a_quote_that_never_ends_is_refused_soon(priced: Run) -> None:
+    text = SCRIPT + "echo 'open\n" + "a line\n" * 30_000
+    error = priced("--from", settings("run.sh", text), exit_code=6)
+    assert (error["code"], error["place"]) == ("MW2014", "run.sh:28")
+
+
 def test_what_stands_behind_a_condition_is_read_and_told(priced: Run) -> None:
     more = 'if [[ "$KIND" == "fp8" ]]; then\n  DTYPE_ARGS+=(\n    "--fp8-format hybrid"\n    "--lr 1e-3"\n  )\nfi\n'
     found = priced("--from", settings("run.sh", SCRIPT + more))

@@ -57,8 +57,8 @@ def test_nothing_is_dropped_in_silence(name: str, asked: tuple[Run, Room]) -> No
         assert one.name in FIELDS
         assert one.reason in REASONS
         assert one.why
-        assert one.was == worded(one.name, getattr(run, one.name))
-        assert one.becomes == worded(one.name, getattr(now, one.name))
+        assert one.was == worded(getattr(run, one.name))
+        assert one.becomes == worded(getattr(now, one.name))
 
 
 def test_the_command_line_knows_every_target() -> None:

@@ -317,6 +317,10 @@ def accelerate() -> dict[str, Row]:
             fsdp | {f"{f}version": 2, f"{f}reshard_after_forward": False},
             {"zero": 3, "regather": False},
         ),
+        f"{f}auto_wrap_policy": (
+            fsdp | {f"{f}auto_wrap_policy": "SIZE_BASED_WRAP"},
+            {"notes": ("it wraps by SIZE_BASED_WRAP, and is priced as if every block were gathered by itself",)},
+        ),
         f"{f}sharding_strategy": (fsdp | {f"{f}sharding_strategy": "HYBRID_SHARD"}, {"zero": 3, "shard": 8}),
         f"{f}activation_checkpointing": (fsdp | {f"{f}activation_checkpointing": True}, {"recompute": "full"}),
         f"{d}zero_stage": (deep | {f"{d}zero_stage": 2}, {"zero": 2, "stack": "deepspeed"}),

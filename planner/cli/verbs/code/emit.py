@@ -1,7 +1,8 @@
 """`plan emit PLAN --out DIR`: a saved plan as a training script in stock PyTorch or JAX, with what starts it.
 
 The plan is taken up again where it was left (`reload`); what is written follows from its decisions and its program
-alone (`Backend.emit`). What no code is written for is refused, and nothing is written then.
+alone (`Backend.emit`). What no code is written for is refused, and nothing is written then. With `--to` the plan
+becomes settings of another framework instead (`planner.answer.exchanged`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from meshwright.planner.plan.units import seconds
 
 def run(args: Namespace) -> int:
     """The verb."""
+    _of_one_kind(args)
     again = reload(load_plan(args.plan), args.model)
     for said in again.changed:
         print(f"warning: {said}; the decisions are emitted as they stand", file=sys.stderr)  # noqa: T201
@@ -67,13 +69,17 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def settings(again: Reloaded, folder: Path, args: Namespace) -> int:
-    """The verb with --to: the plan in the settings of another framework."""
-    for option in ("tiny", "init", "target"):
+def _of_one_kind(args: Namespace) -> None:
+    """Check that nothing is asked of a script where settings are."""
+    for option in ("tiny", "init", "target") if args.to is not None else ():
         if getattr(args, option):
             raise PinsContradict(
                 place=f"--to {args.to}", cause=f"--{option} is of scripts of our own", fix="leave one of the two out"
             )
+
+
+def settings(again: Reloaded, folder: Path, args: Namespace) -> int:
+    """The verb with --to: the plan in the settings of another framework."""
     target = target_named(args.to, f"--to {args.to}")
     found = exchanged(target, again.plan, again.ask, again.setting, again.prediction)
     texts = {target.file: found.text}

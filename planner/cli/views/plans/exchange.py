@@ -27,7 +27,7 @@ def show_exchanged(found: Exchanged, written: Sequence[str]) -> None:
     if found.elsewhere:
         page.blank()
         for name, value in found.elsewhere.items():
-            page.say(f"to be said in your script: {name} = {worded(name, value)}")
+            page.say(f"to be said in your script: {name} = {worded(value)}")
     page.blank()
     for path in written:
         page.say(f"written: {path}")
