@@ -17,7 +17,7 @@ from typing import Any
 from meshwright.cost_models.hardware.cluster import Cluster
 from meshwright.cost_models.hardware.text import read_cluster
 from meshwright.ir.names.check import extents
-from meshwright.ir.target.workload import STACKS, Workload
+from meshwright.ir.target.workload import STACKS, Workload, traced_in
 from meshwright.planner.exchange.files import Settings, read_settings
 from meshwright.planner.exchange.run import Room, pins_of
 from meshwright.planner.exchange.target import meant
@@ -88,7 +88,7 @@ class Taken:
         if not self.named:
             workload = replace(workload, stack=found["stack"])
             unsaid.discard("stack")
-            if self.args.recipe is None:
+            if self.args.recipe is None and traced_in(workload.precision) != "fp32":
                 workload = replace(workload, recipe=_recipe(found["recipe"], workload))
                 unsaid.discard("recipe")
         return replace(ask, workload=workload, unsaid=frozenset(unsaid))

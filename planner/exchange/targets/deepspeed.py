@@ -38,9 +38,7 @@ def _known(given: Given, option: Option) -> Any:
     return None if found == AUTO else found
 
 
-STAGE = Option(
-    f"{_Z}stage", _auto(Kind(lambda v: v if v in (0, 1, 2, 3) and type(v) is int else None, "0, 1, 2 or 3")), 0
-)
+STAGE = Option(f"{_Z}stage", Kind(lambda v: v if v in (0, 1, 2, 3) and type(v) is int else None, "0, 1, 2 or 3"), 0)
 PP = Option("pipeline.stages", _auto(COUNT), AUTO)
 
 
@@ -126,7 +124,7 @@ def _storage() -> Line:
         return found | ({group.name: run.shard} if run.zero == 3 and run.shard < run.copies else {})
 
     def means(given: Given, known: Mapping[str, Any], room: Room) -> Mapping[str, Any]:
-        zero = _known(given, STAGE) or 0
+        zero = given[STAGE]
         if zero > 1 and known["pp"] > 1:
             raise SettingsContradict(
                 place=given.at(STAGE.name),
@@ -199,8 +197,10 @@ def _precision() -> Line:
             raise SettingsContradict(
                 place=given.at(fp16.name), cause=f"{bf16.name} says so, too", fix="give one of them"
             )
-        precision = "fp32" if not found else "bf16" if found[0] is bf16 else "fp16"
         recipe = "megatron" if given[kept] == "fp32" else "megatron-bf16-grads"
+        if not found and AUTO in (given[bf16], given[fp16]):
+            return {"recipe": recipe}
+        precision = "fp32" if not found else "bf16" if found[0] is bf16 else "fp16"
         return {"precision": precision, "recipe": "fp32" if precision == "fp32" else recipe}
 
     return Line((bf16, fp16, kept), says, means)

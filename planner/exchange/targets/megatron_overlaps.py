@@ -15,8 +15,8 @@ from meshwright.planner.exchange.options import SWITCH, Given, Option, word
 from meshwright.planner.exchange.run import Room, Run
 from meshwright.planner.exchange.target import Line
 
-USUAL, ASYNC = "megatron", "megatron-tp-overlap"
-STACKS_ = (USUAL, ASYNC)
+USUAL = "megatron"
+STACKS_ = (USUAL, "megatron-tp-overlap")
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,21 @@ def test_micro_batches_follow_from_a_batch_that_is_said(priced: Run) -> None:
     assert priced("--seq", "64", "--from", file, "--global-batch", "32")["config"]["microbatches"] == 8
 
 
+def test_what_is_left_to_a_trainer_is_said_by_the_command_line(priced: Run) -> None:
+    """As the files are that people give to a trainer of transformers."""
+    own = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}
+    own |= {"gradient_accumulation_steps": "auto", "zero_optimization": {"stage": 2, "overlap_comm": True}}
+    words = ("--seq", "64", "--from", settings("ds.json", json.dumps(own)), "--global-batch", "16")
+    found = priced(*words, "--micro-batch", "2")
+    assert [found["workload"][name] for name in ("precision", "stack", "recipe")] == [
+        "bf16", "deepspeed", "megatron-bf16-grads",
+    ]  # fmt: skip
+    assert [found["config"][name] for name in ("zero", "mbs", "microbatches")] == [2, 2, 2]
+    assert priced(*words, "--dtype", "fp16")["workload"]["precision"] == "fp16"
+    whole = priced(*words, "--dtype", "fp32")["workload"]
+    assert (whole["precision"], whole["recipe"]) == ("fp32", "fp32")
+
+
 def test_words_are_read_as_yaml_is(priced: Run) -> None:
     words = (
         "python3 -m MaxText.train base.yml per_device_batch_size=2 ici_fsdp_parallelism=4 \\\n  max_target_length=64\n"
