@@ -49,6 +49,7 @@ def planned(case: Case) -> tuple[Estimate, Any]:
     return estimate(asked, setting, setting.settled(config, asked.global_batch or 0)), setting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "model"), EVERY)
 def test_settings_cost_what_the_plan_costs(target: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The target can say all of the plan; what is on file is what it says; and that has the same price, figure by
