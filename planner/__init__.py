@@ -9,6 +9,7 @@
 | `block`, `block_solver` | a body, a mesh, prices → what every axis does in every operator |
 | `scheduling` | seconds and room of stages → an order of a pipeline's work |
 | `refine` | a configuration → plans near it: ranks placed, layers and batches shared out unevenly, operators anew |
+| `exchange` | a configuration → the settings of another framework, and back |
 | `plan` | a plan → `plan.json` and back, priced again, made small, called from Python |
 | `answer` | a question → an answered search; a plan → why it is the one; what would help where none fits |
 | `report` | a plan → a page and a trace of what it does with its devices |

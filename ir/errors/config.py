@@ -88,3 +88,50 @@ class QuestionValueBad(ConfigError):
     """A value in the file of --config that is of the wrong type, out of range, or not among the words allowed."""
 
     code = "MW2013"
+
+
+class SettingsUnreadable(ConfigError):
+    """A file with the settings of another framework (--from, --beat) that does not exist, cannot be read, or is not
+    what its name says: no TOML, no JSON, no YAML, no command line."""
+
+    code = "MW2014"
+
+
+class SettingsOfUnknown(ConfigError):
+    """A file of settings that is no known framework's, or may be that of several: --from-format says whose it is."""
+
+    code = "MW2015"
+
+
+class SettingValueBad(ConfigError):
+    """A setting with a value of the wrong type, out of range, of which prices know nothing, or that a variable holds
+    which the file does not set."""
+
+    code = "MW2016"
+
+
+class SettingUnknown(ConfigError):
+    """A setting that its framework does not publish, and that is nearly one which decides how a model is cut: as it
+    stands it would decide nothing."""
+
+    code = "MW2017"
+
+
+class SettingNotPriced(ConfigError):
+    """A published setting that changes how a model is cut or run, and of which prices know nothing. Whatever was priced
+    without it would be another run."""
+
+    code = "MW2018"
+
+
+class SettingsContradict(ConfigError):
+    """Settings that are well formed, each by itself, and that their framework refuses together."""
+
+    code = "MW2019"
+
+
+class NotInSettings(ConfigError):
+    """A plan that the settings of another framework cannot say, not even nearly: what is left of it has no batch, or
+    the model refuses it."""
+
+    code = "MW2020"

@@ -250,6 +250,12 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             style="fused", attention="math", hides=(), recipe="megatron",
             source="Narayanan et al. 2104.04473: fused kernels, no flash attention, nothing overlapped",
         ),
+        "deepspeed": Stack(
+            name="deepspeed",
+            style="eager", attention="flash2", hides=("gradients", "parameters", "pipeline"),
+            recipe="megatron-bf16-grads", piecewise=True,
+            source="DeepSpeed since 2023: a model's own modules, overlap_comm, gradients in the parameters' dtype",
+        ),
         "jax": Stack(
             name="jax",
             style="xla", attention="math", hides=("gradients", "parameters", "publish", "ring", "tensor"),

@@ -23,9 +23,10 @@ from meshwright.planner.answer.remedies import refused
 from meshwright.planner.answer.report import ALTERNATIVES
 from meshwright.planner.answer.solve import Solved, Stop
 from meshwright.planner.api.model import named
+from meshwright.planner.exchange.taken import Taken
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.plan.units import nbytes
-from meshwright.planner.question.ask import asked, read_asked
+from meshwright.planner.question.ask import asked, missing, read_asked
 from meshwright.planner.question.changed.sizes import STRONG, read_sizes
 from meshwright.planner.question.pins import fill, word
 from meshwright.planner.search.phases import Told, untold
@@ -146,9 +147,11 @@ def estimate(
     model: Any,
     cluster: str | Cluster,
     *,
-    global_batch: int,
-    seq: int,
+    global_batch: int | None = None,
+    seq: int | None = None,
     fix: Wish = None,
+    settings: str | PathLike[str] | None = None,
+    settings_of: str | None = None,
     micro_batch: int | None = None,
     dtype: str | None = None,
     optimizer: str = "adamw",
@@ -162,18 +165,30 @@ def estimate(
     cache: bool = True,
     **hooks: Any,
 ) -> Estimate:
-    """Price one configuration, as `plan estimate` does; `fix` has what it is, and what it leaves open is filled in."""
+    """Price one configuration, as `plan estimate` does; `fix` has what it is, and what it leaves open is filled in.
+
+    `settings` is a file with the settings of another framework, which says what is not said here; `settings_of` says
+    whose it is. Without one, `global_batch` and `seq` must be given.
+    """
     given: dict[str, Any] = {
         "micro_batch": micro_batch, "dtype": dtype, "optimizer": optimizer, "stack": stack, "style": style,
         "recipe": recipe, "imbalance": imbalance, "target": target, "seed": seed, "no_cache": not cache,
     }  # fmt: skip
     args = _arguments(
-        model, cluster, profile, hooks, global_batch=global_batch, seq=seq, fix=words(fix), verb="estimate", **given
-    )
-    ask = asked(args)
-    config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=global_batch)
+        model, cluster, profile, hooks, global_batch=global_batch, seq=seq, fix=words(fix), verb="estimate",
+        from_format=settings_of, **given,
+    )  # fmt: skip
+    taken = Taken.of(args, fspath(settings)) if settings is not None else None
+    ask = asked(taken.args if taken else args)
+    if ask.global_batch is None:
+        raise missing("global_batch", "256", "the sequences of one optimizer step", "estimate")
+    batch, pinned = ask.global_batch, ask.pins
+    ask = taken.asked(ask) if taken else ask
+    config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=batch)
     ask, setting = replace(ask, given=args.given).loaded()
-    return estimated(ask, setting, setting.settled(config, global_batch))
+    if taken:
+        ask, setting, config = taken.placed(ask, setting, pinned)
+    return estimated(ask, setting, setting.settled(config, batch))
 
 
 def _arguments(

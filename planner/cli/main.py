@@ -89,7 +89,7 @@ VERBS = (
     ),
     Verb(
         name="emit",
-        help="write a saved plan as a training script in stock PyTorch, with a launch script and a rank map",
+        help="write a saved plan as a training script in stock PyTorch, or as settings of another framework (--to)",
         arguments=code.emit,
         module="meshwright.planner.cli.verbs.code.emit",
         begins=LOADING,

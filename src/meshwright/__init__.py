@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshwright.planner.answer.changed.what_if import WhatIf
     from meshwright.planner.answer.estimate import Estimate
     from meshwright.planner.api.asking import estimate, plan, scale, what_if
+    from meshwright.planner.api.exchanging import settings
     from meshwright.planner.api.explaining import Explanation, explain
     from meshwright.planner.plan.file import load_plan, save_plan
     from meshwright.planner.plan.parallelize import jax_apply, parallelize
@@ -53,6 +54,7 @@ __all__ = [
     "register_rule",
     "save_plan",
     "scale",
+    "settings",
     "what_if",
 ]
 
@@ -69,6 +71,7 @@ _HOME = {
     "WhatIf": "meshwright.planner.answer.changed.what_if",
     "Estimate": "meshwright.planner.answer.estimate",
     "explain": "meshwright.planner.api.explaining",
+    "settings": "meshwright.planner.api.exchanging",
     "Explanation": "meshwright.planner.api.explaining",
     "Plan": "meshwright.planner.plan.types",
     "load_plan": "meshwright.planner.plan.file",

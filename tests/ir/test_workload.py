@@ -156,7 +156,8 @@ def test_what_stacks_are_known_to_do() -> None:
     assert having("regathers") == core | {"megatron-2022"}
     assert having("fused_loss") == having("placeholders") == core
     assert having("dedupes") == {"megatron-tp-overlap"}
-    assert having("padded") == having("piecewise") == having("broadcasts") == having("rolling") == set()
+    assert having("piecewise") == {"deepspeed"}
+    assert having("padded") == having("broadcasts") == having("rolling") == set()
     assert {stack.graphs for stack in STACKS.values()} == {"none"}
     hiding = {name for name, stack in STACKS.items() if "tensor" in stack.hides}
     assert hiding == {"torch-async-tp", "megatron-tp-overlap", "jax", "maxtext"}
@@ -224,7 +225,7 @@ def test_the_busiest_expert_has_at_most_the_load_of_all() -> None:
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     ours = "torch, torch-compile, torch-async-tp, megatron, megatron-tp-overlap"
-    known = f"{ours}, megatron-2022, megatron-2021, jax, maxtext"
+    known = f"{ours}, megatron-2022, megatron-2021, deepspeed, jax, maxtext"
     for name, fix in (("megatrom", "did you mean 'megatron'?"), ("?", f"use one of {known}")):
         with pytest.raises(WorkloadImpossible) as refusal:
             stack_named(name)

@@ -54,6 +54,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "what_if": [],
             "scale": None,
             "scaling": "strong",
+            "beat": None,
+            "from_format": None,
         },
     ),
     "estimate": (
@@ -67,6 +69,8 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "target": "any",
             "fix": [],
             "annotated": None,
+            "from_": None,
+            "from_format": None,
             "no_cache": False,
             "configs": None,
             "config": None,
@@ -93,6 +97,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
             "target": None,
             "tiny": False,
             "init": None,
+            "to": None,
         },
     ),
     "verify": (

@@ -16,7 +16,17 @@ from meshwright.planner.answer.explain import Verdict
 from meshwright.planner.answer.relax import Relaxation
 from meshwright.planner.cli.views.code import inspect, verify
 from meshwright.planner.cli.views.machines import cluster, gpus, profile
-from meshwright.planner.cli.views.plans import compare, diff, estimate, explain, nothing, plan, scaled, what_if
+from meshwright.planner.cli.views.plans import (
+    compare,
+    diff,
+    estimate,
+    exchange,
+    explain,
+    nothing,
+    plan,
+    scaled,
+    what_if,
+)
 from meshwright.planner.cli.views.reference import errors
 from meshwright.planner.question.clusters import look
 from meshwright.planner.search.search import Found
@@ -31,6 +41,7 @@ from tests.planner import (
     test_verify,
 )
 from tests.planner.changed import test_views as changed
+from tests.planner.exchange import test_view
 from tests.planner.handmade import config, prediction, rival
 from tests.planner.handmade import plan as made
 from tests.planner.traced import test_verbs as traced
@@ -66,6 +77,8 @@ def lacking(_: object) -> None:
 VIEWS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "page": lambda _: plan.show(made()),
     "whole": lambda _: plan.show_whole(made()),
+    "exchanged": lambda _: exchange.show_exchanged(test_view.written(), ("set/ds_config.json",)),
+    "beside": lambda _: exchange.show_beside(test_view.beside(), made()),
     "diff": compared,
     "explain": explained,
     "estimate": estimated,

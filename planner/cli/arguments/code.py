@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from meshwright.planner.cli.arguments.common import (
+    FORMATS,
     TARGETS,
     add_config,
     add_execution,
@@ -21,7 +22,15 @@ from meshwright.planner.cli.arguments.common import (
 def emit(parser: ArgumentParser) -> None:
     """``plan emit``."""
     add_plan(parser)
-    parser.add_argument("--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there")
+    parser.add_argument(
+        "-o", "--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there, or settings"
+    )
+    parser.add_argument(
+        "--to",
+        choices=FORMATS,
+        metavar="FRAMEWORK",
+        help=f"write the plan's settings for {', '.join(FORMATS)}, instead of a script: see docs/exchange.md",
+    )
     add_force(parser)
     parser.add_argument("--target", metavar="TARGET", help=f"{TARGETS}: for that, whatever the plan was made for")
     add_tiny(parser)

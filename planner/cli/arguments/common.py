@@ -12,6 +12,8 @@ from meshwright.ir.target.workload import STYLES as STACK_STYLES
 DTYPES = ("bf16", "fp16", "fp32")
 STYLES = ("eager", "compiled", "fused")
 DEVICES = ("cuda", "cpu")
+FORMATS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "maxtext")
+"""Frameworks whose settings are written and read."""
 TARGETS = "any, torch-cuda, torch-gloo, jax-cuda, jax-tpu or jax-cpu"
 
 
@@ -183,6 +185,16 @@ def add_plan(parser: ArgumentParser) -> None:
 def add_force(parser: ArgumentParser) -> None:
     """Add --force."""
     parser.add_argument("--force", action="store_true", help="write over files that are of something else, or changed")
+
+
+def add_format(parser: ArgumentParser) -> None:
+    """Add --from-format: whose settings a file has."""
+    parser.add_argument(
+        "--from-format",
+        choices=FORMATS,
+        metavar="FRAMEWORK",
+        help=f"whose settings these are: {', '.join(FORMATS)} (default: by the file)",
+    )
 
 
 def add_detail(parser: ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from meshwright.planner.cli.arguments.common import (
     add_config,
     add_detail,
     add_force,
+    add_format,
     add_model,
     add_output,
     add_plan,
@@ -42,6 +43,8 @@ def estimate(parser: ArgumentParser) -> None:
         metavar="MESH",
         help="price the shardings that a JAX model's own code has, on a mesh: dp=8,tp=4",
     )
+    add("--from", dest="from_", metavar="FILE", help="price the settings of another framework: see docs/exchange.md")
+    add_format(parser)
     add("--jobs", type=positive, default=2, metavar="N", help="processes for --configs (default: %(default)s)")
     add("--top", type=positive, default=20, metavar="N", help="rows of the ranked table (default: %(default)s)")
     add("--check", action="store_true", help="exit with 3 if it, or with --configs nothing, fits in memory")
@@ -101,6 +104,10 @@ def plan(parser: ArgumentParser) -> None:
         help="strong: the same global batch at every size; weak: as many sequences for each GPU as on --cluster "
         "(default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--beat", metavar="FILE", help="what would be faster than these settings of another framework, and by how much"
+    )
+    add_format(parser)
     parser.add_argument("--out", metavar="DIR", help="write plan.json there")
     add_force(parser)
     add_detail(parser)

@@ -20,12 +20,15 @@ FILES = ("model", "cluster", "profile")
 """Keys that may name a file, which is looked for beside the question's."""
 
 OF_ONE_RUN = frozenset(
-    {"config", "out", "force", "json", "dump_after", "no_cache", "detail", "help", "what_if", "scale", "scaling"}
-)
+    (
+        "config", "out", "force", "json", "dump_after", "no_cache", "detail", "help",
+        "what_if", "scale", "scaling", "beat", "from_format",
+    )
+)  # fmt: skip
 """Options of a verb that takes questions which say what becomes of the answer, and are no part of the question."""
 OF_ONE_VERB: Mapping[str, frozenset[str]] = {
     "plan": frozenset(),
-    "estimate": frozenset({"configs", "annotated", "jobs", "top", "check"}),
+    "estimate": frozenset({"from_", "configs", "annotated", "jobs", "top", "check"}),
     "inspect": frozenset({"batch", "device", "dtype", "style"}),
     "calibrate": frozenset({"ranks", "threads", "target", "dtype", "quick", "plan_only", "name"}),
 }

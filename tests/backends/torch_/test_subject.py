@@ -166,6 +166,7 @@ def test_software_that_no_code_is_written_for() -> None:
             "stack torch-async-tp",
             "plan with --target torch-cuda, or with --stack torch-compile",
         ),
+        ({"stack": STACKS["deepspeed"]}, "torch-cuda", "eager", "stack deepspeed", "plan with --stack torch"),
         ({}, "torch-gloo", "odd", "style odd", "plan with --style eager, or with --style compiled"),
         ({"optimizer": "sgd"}, "torch-cuda", "eager", "optimizer sgd", "plan with --optimizer adamw"),
     ]:

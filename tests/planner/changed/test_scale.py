@@ -119,6 +119,7 @@ def test_where_nothing_fits_at_all(capsys: pytest.CaptureFixture[str]) -> None:
         (("--scale", "3"), "give 2 or 4"),
         (("--scale", "1", "--scaling", "weak", "--global-batch", "3"), "are no whole number on 1"),
         (("--scale", "2", "--what-if", "inter=8G"), "--what-if is for one size"),
+        (("--scale", "2", "--beat", "settings.sh"), "--beat is for one size"),
         (("--scale", "2", "--dump-after", "fold"), "--dump-after is for one size"),
         (("--scale", "2", "--fix", "pt=2"), "did you mean 'tp'?"),
     ],

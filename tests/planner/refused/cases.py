@@ -107,6 +107,10 @@ def of_question(text: str) -> Case:
     return Case("plan --config question.toml", 6, {"question.toml": text})
 
 
+def of_settings(name: str, text: str) -> Case:
+    return Case(f"plan estimate tiny.toml --cluster 1x4xH100 --seq 64 --from {name}", 6, {name: text})
+
+
 def of_cluster(text: str) -> Case:
     return Case("plan cluster show site.toml", 6, {"site.toml": text})
 
@@ -151,6 +155,20 @@ CASES = {
     "MW2011": of_question("[workload]\nglobal_bacth = 8\n"),
     "MW2012": of_question("model = 'tiny.toml'\n"),
     "MW2013": of_question("[workload]\nglobal_batch = 8\nseq = '64'\n"),
+    "MW2014": of_settings("settings.json", '{"train_batch_size": 8'),
+    "MW2015": of_settings("settings.yaml", "colour: blue\n"),
+    "MW2016": of_settings("settings.json", '{"train_batch_size": "eight", "zero_optimization": {"stage": 1}}'),
+    "MW2017": of_settings("job.toml", "[parallelism]\npipeline_parallel_degree = 2\ntensor_parallel_degre = 2\n"),
+    "MW2018": of_settings("run.sh", "python pretrain_gpt.py --context-parallel-size 2 --hybrid-context-parallel\n"),
+    "MW2019": of_settings(
+        "settings.json", '{"train_batch_size": 8, "pipeline": {"stages": 2}, "zero_optimization": {"stage": 3}}'
+    ),
+    "MW2020": Case(
+        "plan emit out --to accelerate --out settings",
+        6,
+        {},
+        "plan tiny.toml --cluster 1x4xH100 --global-batch 6 --seq 64 --fix pp=4,dp=1 --out out",
+    ),
     "MW4004": of_pins("pp=2,dp=2,vp=2,schedule=interleaved,mbs=4"),
     "MW4019": of_pins("pp=4,vp=3,dp=1"),
     "MW4070": of_pins("pp=4,split=even", files={"tiny.toml": shape(layers=6)}),

@@ -71,6 +71,12 @@ def check_software(workload: Workload, target: str, style: str) -> None:
             cause="tensor parallel collectives hide behind pieces of products on GPUs only",
             ways=("--target torch-cuda", "--stack torch-compile"),
         )
+    if workload.stack.piecewise:
+        raise EmissionSoftware(
+            place=f"stack {workload.stack.name}",
+            cause="no code is written that gathers parameters one by one",
+            ways=("--stack torch",),
+        )
     styles = tuple(line.name for line in TARGETS[target].styles)
     for what, value, known in (("style", style, styles), ("optimizer", workload.optimizer, ("adamw",))):
         if value not in known:

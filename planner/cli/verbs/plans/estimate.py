@@ -14,6 +14,7 @@ from meshwright.ir.errors import PinsContradict, UnknownStep, instead
 from meshwright.planner.answer.estimate import STEPS, estimate, to_json
 from meshwright.planner.answer.estimates import Outcome, Pricer, in_order, read_lines
 from meshwright.planner.cli.exits import NOTHING_FITS
+from meshwright.planner.exchange.taken import Taken
 from meshwright.planner.question.annotated import config_of, mesh_of
 from meshwright.planner.question.ask import Ask, asked, missing
 from meshwright.planner.question.pins import Config, fill
@@ -24,13 +25,14 @@ from meshwright.planner.search.phases import TRACING
 def run(args: Namespace) -> int:
     """The verb."""
     dump = _dump_step(args.dump_after)
+    _of_one_kind(args)
+    taken = Taken.of(args, args.from_) if args.from_ is not None else None
+    args = taken.args if taken else args
     ask = asked(args)
     if args.configs is not None:
-        if args.annotated is not None:
-            raise PinsContradict(
-                place="--annotated", cause="--configs prices other plans", fix="leave one of the two out"
-            )
         return run_many(ask, args)
+    pinned = ask.pins
+    ask = taken.asked(ask) if taken else ask
     if ask.global_batch is None:
         raise missing("--global-batch", "256", "the sequences of one optimizer step")
     global_batch = ask.global_batch
@@ -38,10 +40,12 @@ def run(args: Namespace) -> int:
         ask = replace(ask, annotated=mesh_of(args.annotated, ask.cluster.ranks))
         config = config_of(ask.pins, global_batch)
     else:
-        config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=global_batch)
+        config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=global_batch, place=args.from_ or "--fix")
         config.workable(Config.degrees)  # what degrees refuse, they refuse before the model is touched
     ask, setting = ask.loaded()
     args.progress.told(TRACING)
+    if taken:
+        ask, setting, config = taken.placed(ask, setting, pinned)
     config = setting.settled(config, global_batch)
     if dump is not None:
         args.progress.clear()
@@ -56,6 +60,16 @@ def run(args: Namespace) -> int:
 
         show(found)
     return NOTHING_FITS if args.check and not found.prediction.fits else 0
+
+
+def _of_one_kind(args: Namespace) -> None:
+    """Check that one thing is priced: pins, lines, a model's own shardings, or settings."""
+    several = [name for name in ("annotated", "from_") if getattr(args, name) is not None]
+    if args.configs is not None and several:
+        option = several[0].strip("_")
+        raise PinsContradict(place=f"--{option}", cause="--configs prices other plans", fix="leave one of the two out")
+    if len(several) > 1:
+        raise PinsContradict(place="--from", cause="--annotated prices another plan", fix="leave one of the two out")
 
 
 def _dump_step(name: str | None) -> Callable[[Setting, Config], str] | None:

@@ -24,7 +24,9 @@ from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.text import fold_text, graph_text
 from meshwright.ir.program.program import Program
 from meshwright.ir.program.text import program_text
+from meshwright.ir.target.capabilities import ANY
 from meshwright.planner.answer.changed.what_if import WhatIf, read_changed, what_ifs
+from meshwright.planner.answer.exchanged.beside import beside, beside_to_json, found_of
 from meshwright.planner.answer.kept import Question
 from meshwright.planner.answer.relax import nothing_to_json, relax
 from meshwright.planner.answer.remedies import refused
@@ -32,6 +34,7 @@ from meshwright.planner.answer.solve import Solved, Stop, solve, space_of
 from meshwright.planner.cli.exits import GAP_TOO_WIDE, INTERRUPTED, NOTHING_FITS
 from meshwright.planner.cli.output import check_plan, folder_of, made
 from meshwright.planner.cli.verbs.plans.scaled import show_scaled
+from meshwright.planner.exchange.taken import Taken
 from meshwright.planner.plan.file import FILE, plan_to_json, save_plan
 from meshwright.planner.plan.types import Plan
 from meshwright.planner.question.ask import Ask, read_asked
@@ -49,7 +52,12 @@ def run(args: Namespace) -> int:
     _known_step(args.dump_after)
     if args.scale is not None:
         return show_scaled(args)
+    taken = Taken.of(args, args.beat) if args.beat is not None else None
+    if taken:
+        args = taken.args
+        args.target = args.target or (None if taken.named else ANY.target)
     ask, request = read_asked(args)
+    ask = taken.for_plan(ask) if taken else ask
     changes = read_changed(args, args.what_if)
     if changes and args.dump_after is not None:
         raise ChangeImpossible(
@@ -63,6 +71,7 @@ def run(args: Namespace) -> int:
     stop = Stop(None if args.time_limit is None else started_s + args.time_limit)
     with stop.loading():
         ask, setting = ask.loaded()
+    theirs = found_of(taken, ask, setting) if taken else None  # what is wrong with it is known before the search
     if args.dump_after in BEFORE:
         args.progress.clear()
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
@@ -84,12 +93,17 @@ def run(args: Namespace) -> int:
     others = tuple(changed)
     args.progress.clear()
     written = save_plan(found, folder) if folder else None
+    held = beside(taken, theirs, found, ask, setting) if taken and theirs else None
     if args.json:
-        _print(plan_to_json(found), others)
+        _print(plan_to_json(found) | ({"beat": beside_to_json(held)} if held else {}), others)
     else:
         from meshwright.planner.cli.views.plans.plan import SHOWN
 
         SHOWN[args.detail](found, written)
+        if held:
+            from meshwright.planner.cli.views.plans.exchange import show_beside
+
+            show_beside(held, found)
         _show(others)
     if stop.interrupted:
         return INTERRUPTED

@@ -15,7 +15,7 @@ from meshwright.planner.cli.output import check_plan, folder_of, made
 from meshwright.planner.plan.file import FILE, save_plan
 from meshwright.planner.question.changed.sizes import OPTION, read_sizes
 
-ALONE = {"what_if": "--what-if", "dump_after": "--dump-after"}
+ALONE = {"what_if": "--what-if", "beat": "--beat", "dump_after": "--dump-after"}
 """Options that are for one size."""
 
 
