@@ -69,7 +69,10 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     text = picture(args.plan)
     if args.check:
-        return 0 if args.file.read_text(encoding="utf-8") == text else 1
+        if args.file.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{args.file} is not the step of {args.plan}: run `python -m pages.picture PLAN FILE`", file=sys.stderr)
+        return 1
     args.file.parent.mkdir(parents=True, exist_ok=True)
     args.file.write_text(text, encoding="utf-8")
     return 0

@@ -27,7 +27,6 @@ STEPS = (
     "plan model.py:Net",
     "plan emit",
     "plan verify out",
-    "plan verify big",
 )
 
 
