@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test prove lint bench collected
+.PHONY: help install demo test prove lint bench collected docs first-five-minutes
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +19,8 @@ help:
 	@echo "make test      lint, then run the tests"
 	@echo "make prove     run emitted scripts that are not as they are on record; record what is exact, and prices"
 	@echo "make lint      format, lint, types, import rule"
+	@echo "make docs      write the pages that are generated, and build the site, strictly, into site/"
+	@echo "make first-five-minutes   type README.md's first five minutes into a new environment"
 	@echo "make bench     run the registered benchmarks"
 
 install: $(STAMP)
@@ -28,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "make install: Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try 'make install PYTHON=python3.12'" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[hf,jax,dev]'
+	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[hf,jax,dev,docs]'
 	@touch $@
 
 demo: install
@@ -53,3 +55,11 @@ lint: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+docs: install
+	$(BIN)/python -m pages
+	$(BIN)/mkdocs build --strict --quiet
+
+# Nothing of ours is installed before: that is what it shows.
+first-five-minutes:
+	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(PYTHON) .ci/first_five_minutes

@@ -131,7 +131,7 @@ def test_contributing_names_files_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", sorted(p.relative_to(REPO) for p in [*REPO.glob("*.md"), *REPO.glob("docs/*.md")]), ids=str
+    "page", sorted(p.relative_to(REPO) for p in [*REPO.glob("*.md"), *REPO.glob("docs/**/*.md")]), ids=str
 )
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (REPO / page).read_text())

@@ -86,7 +86,7 @@ def test_the_page_names_every_option_and_step() -> None:
 def test_a_real_model_from_its_configuration(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And docs/plan.md shows what is printed of it."""
+    """And docs/plan.md and README.md show what is printed of it."""
     monkeypatch.chdir(ROOT)
     argv = ("examples/configs/llama-3.1-8b", "--cluster", "8x8xH100", "--global-batch", "128", "--seq", "8192")
     assert main([*argv, "--max-gap", "0.02", "--json", "--out", str(tmp_path)]) == 0
@@ -97,4 +97,6 @@ def test_a_real_model_from_its_configuration(
     assert sum(stage["blocks"].get("LlamaDecoderLayer", 0) for stage in found["stages"]) == 32
     assert found["bounds"]["lower_s"] <= found["predicted"]["step_time_s"]
     show(load_plan(tmp_path), Path("out/plan.json"))
-    assert f"$ plan {' '.join(argv)} --out out\n{capsys.readouterr().out}```" in PAGE
+    shown = f"```console\n$ plan {' '.join(argv)} --out out\n{capsys.readouterr().out}```"
+    assert shown in PAGE
+    assert shown in (ROOT / "README.md").read_text()

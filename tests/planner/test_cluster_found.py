@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,6 @@ ROOT = Path(__file__).parents[2]
 OUTPUTS = ROOT / "tests" / "calibrate" / "detect" / "outputs"
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
 SECTION = PAGE.partition("## Written from machines\n")[2].partition("\n## ")[0]
-
-
-def test_the_page_shows_what_import_writes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The page's folders are the fixtures under other names."""
-    shutil.copytree(OUTPUTS / "dgx_h100", tmp_path / "fast")
-    shutil.copytree(OUTPUTS / "cloud_l40s", tmp_path / "small")
-    monkeypatch.chdir(tmp_path)
-    ((words, shown),) = re.findall(r"```console\n\$ plan cluster (import .*)\n((?:.*\n)*?)```", SECTION)
-    assert main(["cluster", *words.split()]) == 0
-    assert capsys.readouterr().out == shown
 
 
 def test_the_page_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,20 +59,15 @@ stage  layers  ranks      forward  backward  in flight  peak memory  capacity   
 1-2         3      2     10.00 ms  20.00 ms          2     6.00 GiB  9.00 GiB  3.00 GiB         loss
 3           1  1,024  1,500.00 ms   0.25 ms          1     8.00 GiB  9.00 GiB  1.00 GiB  forward end
 
-memory at the fullest instant
+memory at the fullest instant, of the stage with the least room
 stage  held by
-0-2    parameters 6.00 GiB
 3      activations 8.00 GiB
 
 where the step goes, on the busiest ranks
 matmul   1.5 s  75.00 %  ##############################  matrix products
 bubble  500 ms  25.00 %  ##########                      ranks that wait for others
 
-bytes received in a step, all ranks together
-link      bytes
-island  2.00 GB
-rail     500 MB
-
+received: 2.00 GB over island, 500 MB over rail, in a step, by all ranks together
 provenance: compute fitted, memory datasheet
 times, memory and shares follow from these: they are no better than datasheet (uncalibrated: not measured on this \
 cluster)
@@ -104,6 +99,15 @@ def test_a_whole_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     """Only what a stage holds is said of it."""
     show(estimate(asked("H100", "A100", "H100", hosts=1024, ranks=4096)))
     assert printed(capsys) == WHOLE
+
+
+def test_of_many_stages_the_first_and_the_last_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    stages = tuple(stage(number, held(number + 1.0, 10.0, 1.0, parameters=number + 1.0)) for number in range(8))
+    work = tuple(StageWork(layers=1, in_flight=8 - number) for number in range(8))
+    show(estimate(asked("H100"), prediction=prediction(stages=stages), work=work))
+    shown = printed(capsys).split("stages, one micro-batch each\n")[1].split("\n\n")
+    assert [line.split("  ")[0] for line in shown[0].splitlines()] == ["stage", "0", "1", "4 more", "6", "7"]
+    assert shown[1].splitlines()[1:] == ["stage  held by", "7      parameters 8.00 GiB"]
 
 
 def test_an_estimate_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:

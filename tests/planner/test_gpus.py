@@ -16,7 +16,6 @@ from meshwright.planner.cli.views.machines.numbers import shown
 ROOT = Path(__file__).parents[2]
 DATA = json.loads((ROOT / "cost_models" / "profiles" / "devices.json").read_text())
 CHIPS = json.loads((ROOT / "cost_models" / "profiles" / "compute.json").read_text())
-PAGE = ROOT / "docs" / "cluster.md"
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +26,6 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["gpus", *words]) == 0
     return "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
-
-
-def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS")
-    examples = re.findall(r"```console\n\$ plan gpus ?(.*)\n((?:.*\n)*?)```", PAGE.read_text())
-    assert len(examples) == 2
-    for words, told in examples:
-        out = printed(capsys, *words.split())
-        left = out
-        for part in told.rstrip("\n").split("\n…\n"):  # what the page leaves out
-            before, found, left = left.partition(part)
-            assert found, part
-            assert not before or "…" in told
 
 
 def test_every_device_has_a_line_by_vendor_and_speed(capsys: pytest.CaptureFixture[str]) -> None:

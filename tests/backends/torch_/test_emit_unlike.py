@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ class Case:
     reference: str = TINY
 
 
+PAGE = Path(__file__).parents[3] / "docs" / "emit.md"
 ONE, COPIES, CUT = Degrees(), Degrees(dp=2), Degrees(tp=2)
 SEQUENCES = Degrees(tp=2, sequence_parallel=True)
 ENCODER, NANO = (f"{Path(__file__).parent / 'printed_models.py'}:{name}" for name in ("encoder", "nano"))
@@ -107,6 +109,13 @@ def test_stages_of_different_meshes_are_exact_and_communicate_what_they_say(
     assert one.losses[1] < one.losses[0] or EXACT[kind].reference == TIED  # whose second batch is harder
     assert_planned(plans[kind], one, list(unread(plans[kind], EXACT[kind].reference)))
     TORCH_GLOO.check(plans[kind].decisions, plans[kind].fold)
+
+
+def test_the_page_shows_what_crosses(tmp_path: Path) -> None:
+    shown = re.search(r"^CROSSING = \(.*?^\)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert shown
+    written(subject(Case((ONE, SEQUENCES), (1, 3), TWO)), tmp_path)
+    assert shown[0] in (tmp_path / "train_parts.py").read_text(encoding="utf-8")
 
 
 def test_scripts_of_unlike_stages_are_clean(plans: dict[str, Subject], tmp_path: Path) -> None:

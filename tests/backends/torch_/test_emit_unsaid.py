@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.ir.errors import EmissionPrinted
 from meshwright.planner.cli.main import main
 
 MODEL = """
@@ -63,7 +64,9 @@ def test_a_backward_pass_of_another_function_is_not_printed(
     words = f"{WORDS} --fix {fix} --out"
     assert main([f"{file}:build", *words.split(), str(tmp_path / "out")]) == code
     said = "rounded.Through has a backward pass that is not the derivative of its forward pass"
-    assert (said in capsys.readouterr().err) == bool(code)
+    told = capsys.readouterr().err
+    assert (said in told) == bool(code)
+    assert (f"error {EmissionPrinted.code} at " in told) == bool(code)
 
 
 CLIPPED, RENORMED = "self.up.weight.data.clamp_(-0.1, 0.1)", "self.renormed(tokens)"

@@ -124,6 +124,10 @@ CASES = {
     "MW1002": Case("plan inspect net.py:built", 2),
     "MW1003": of_model("def build():\n    raise ValueError('no such size')\n"),
     "MW1004": of_model("import sys\n\nsys.exit(3)\n"),
+    "MW1005": of_model(
+        "import signal, time\n\ntry:\n    signal.setitimer(signal.ITIMER_REAL, 1e-3); time.sleep(30)\n"
+        "except Exception:\n    pass\n"
+    ),
     "MW1006": of_model("from torch import nn\n\n\ndef build():\n    return nn.ReLU()\n"),
     "MW1007": of_model(f"{TORCH}\n\ndef build():\n    return Net()\n"),
     "MW1008": of_model(f"{TORCH}\n\ndef build():\n    return Net()\n{BATCH.partition('def loss')[0]}"),
@@ -137,6 +141,15 @@ CASES = {
     "MW1011": of_model(f"{TORCH.replace('return', 'raise KeyError(7)  #')}\n\ndef build():\n    return Net()\n{BATCH}"),
     "MW1012": Case("plan inspect model.bin", 2, {"model.bin": ""}),
     "MW1013": of_model(f"{TORCH}\n\ndef build():\n    return Net()\n\n\nexample_inputs = 5\n"),
+    "MW1014": Case(
+        "plan verify out --tiny",
+        5,
+        {
+            "model.py": f"{TORCH.replace('wide=8', 'wide=8, then=None')}\n\ndef build():\n"
+            f"    return Net(8, lambda x: x)\n{BATCH}"
+        },
+        "plan model.py:build --cluster 2x8xH100 --global-batch 64 --seq 64 --fix dp=16 --out out",
+    ),
     "MW1015": Case("plan inspect config.json --seq 64", 2, {"config.json": GPT}),
     "MW1016": of_model(
         f"{TORCH}\n\ndef build():\n    net = Net()\n    for _ in range(200):\n        net = nn.Sequential(net)\n"
@@ -179,9 +192,20 @@ CASES = {
     "MW4075": Case("plan estimate tiny.toml --cluster 1x4xH100 --global-batch 8 --seq 65 --fix cp=4", 2),
     "MW4076": of_pins("dp=4,mbs=3"),
     "MW4078": of_pins("offload=activations:9,pp=2,dp=2"),
+    "MW5001": Case(
+        "plan estimate config.json --cluster 1x4xH100 --global-batch 8 --seq 32 --fix tp=2,dp=2 --target jax-cuda",
+        6,
+        {"config.json": GPT},
+    ),
     "MW5004": Case(f"plan estimate tiny.toml {ON} --fix dp=4,recompute=selective --target jax-cuda", 6),
     "MW5005": Case(f"plan estimate tiny.toml {ON} --fix pp=4,schedule=zb-h1 --target jax-cuda", 6),
     "MW5007": Case(f"plan estimate tiny.toml {ON} --fix dp=4,offload=optimizer --target jax-cpu", 6),
+    "MW5017": Case(
+        "plan emit out --target torch-cuda --out code",
+        6,
+        {},
+        f"plan net.py:build {ON} --optimizer muon --target any --fix dp=4 --out out",
+    ),
     "MW6001": Case("plan cluster show 2x8H100", 6),
     "MW6002": Case("plan cluster show site.toml", 6),
     "MW6003": of_cluster("[[pool]\n"),
@@ -223,6 +247,14 @@ CASES = {
     "MW7044": Case(f"plan tiny.toml {ON} --fix tp=4,dp=4", 2),
     "MW7045": of_pins("'layers.*.mpl:sharding=column'"),
     "MW7046": of_pins("'blocks.1:sharding=column'"),
+    "MW7047": Case(
+        f"plan estimate model.py:build {ON} --fix tp=4,up:sharding=column",
+        3,
+        {
+            "model.py": f"{TORCH.replace('wide=8', 'wide=7')}\n\ndef build():\n    return Net()\n"
+            f"{BATCH.replace('seq, 8', 'seq, 7')}"
+        },
+    ),
     "MW7048": Case(f"plan estimate net.py:build {ON} --fix dp=4,context=ring", 2),
     "MW8001": Case("plan inspect tiny.toml --dump-after flod", 2),
     "MW8002": Case(f"plan estimate tiny.toml {ON} --stack megatron --style eager", 2),

@@ -17,11 +17,13 @@ from meshwright.ir.errors import (
     ProfilesUnlike,
     RanksFailed,
     SamplesOfAnotherMachine,
+    SolverFailed,
     ToolFailed,
 )
+from meshwright.planner.block_solver.programs import process
 from meshwright.planner.cli.main import main
 from tests.cost_models.measured_cpu import hand
-from tests.planner.refused.cases import FILES, WORKLOAD
+from tests.planner.refused.cases import FILES, WORKLOAD, shape
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +83,14 @@ def test_a_driver_that_fails_is_told(
 def test_ranks_that_take_too_long_are_ended(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(f"net.py:build --cluster cpu:2 {WORKLOAD} --fix dp=2 --target torch-gloo --out out".split()) == 0
     assert "still running" in refused(capsys, "verify out --time-limit 0", RanksFailed)
+
+
+def test_a_solver_that_is_not_there_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for a schedule of its own, in a step that is small enough to have its order certified."""
+    monkeypatch.setattr(process, "CHILD", "meshwright.no_such_module")
+    wide = shape(layers=8, hidden=4096, ffn_hidden=8192, vocab=32000, heads=32, kv_heads=32)
+    (tmp_path / "wide.toml").write_text(wide)
+    words = "--cluster 4x1xH100,inter=10G --global-batch 8 --seq 64 --fix pp=4,dp=1,schedule=custom,microbatches=4"
+    assert "No module named" in refused(capsys, f"wide.toml {words}", SolverFailed)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from meshwright.cost_models.hardware.quantity import weakest_kind
 from meshwright.cost_models.prediction import HELD, StagePrediction
 from meshwright.planner.answer.estimate import Estimate, StageWork
 from meshwright.planner.answer.estimates import Outcome
 from meshwright.planner.cli.views.plans.parts import share_table
-from meshwright.planner.cli.views.tables import Page, Table, Way, columns, number, text
+from meshwright.planner.cli.views.tables import Page, Table, Way, number, text
 from meshwright.planner.plan.units import count, decimal_bytes, nbytes, percent, seconds
 from meshwright.planner.plan.words import rows_alike, worth
 from meshwright.planner.question.annotated import LEFT
 from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.pins import NAMES, word
+
+Row = tuple[str, Sequence[str]]
+"""The name of a stage, or of several that are alike, and its cells."""
+MOST_STAGES, MOST_HELD, MOST_SHARES = 5, 1, 9
+"""Rows of stages; those of which it is said what fills their memory; and rows of shares of the step."""
 
 
 def show(found: Estimate) -> None:
@@ -27,10 +32,9 @@ def show(found: Estimate) -> None:
     page.blank()
     page.table(_memory(found))
     page.blank()
-    page.table(share_table(found.prediction))
+    page.table(share_table(found.prediction, MOST_SHARES))
     page.blank()
-    page.table(_traffic(found))
-    page.blank()
+    _traffic(page, found)
     _provenance(page, found)
     for note in found.notes:
         page.say(f"note: {note}")
@@ -103,9 +107,21 @@ def _stages(found: Estimate) -> Table:
         ),
     )
     rows = [_stage(stage, work) for stage, work in zip(found.prediction.stages, found.work, strict=True)]
-    for name, row in rows_alike(rows):
+    alike = list(rows_alike(rows))
+    for name, row in _ends(alike, MOST_STAGES):
         table.add(name, *row)
     return table
+
+
+def _ends(rows: Sequence[Row], most: int) -> Iterator[Row]:
+    """The first and the last of the rows where there are more, and a row that says so between them."""
+    if len(rows) <= most:
+        yield from rows
+        return
+    first = most // 2
+    yield from rows[:first]
+    yield f"{len(rows) - most + 1} more", ("",) * len(rows[0][1])
+    yield from rows[first - most + 1 :]
 
 
 def _stage(stage: StagePrediction, work: StageWork) -> tuple[str, ...]:
@@ -124,10 +140,15 @@ def _stage(stage: StagePrediction, work: StageWork) -> tuple[str, ...]:
 
 
 def _memory(found: Estimate) -> Table:
-    """Memory by category."""
-    table = Table("memory at the fullest instant", (text("stage", 2), text("held by", 1, least=24)))
-    for name, row in rows_alike([(_parts(stage),) for stage in found.prediction.stages]):
-        table.add(name, *row)
+    """Memory by category: of all stages, or where they are many of those with the least room."""
+    stages = found.prediction.stages
+    alike = list(rows_alike([(_parts(one), f"{one.memory.left_bytes:.0f}") for one in stages]))
+    shown = sorted(alike, key=lambda row: float(row[1][1]))[:MOST_HELD]
+    of = ", of the stage with the least room" if len(alike) > MOST_HELD else ""
+    table = Table(f"memory at the fullest instant{of}", (text("stage", 2), text("held by", 1, least=24)))
+    for name, (held, _) in alike:
+        if any(name == one for one, _ in shown):
+            table.add(name, held)
     return table
 
 
@@ -137,11 +158,9 @@ def _parts(stage: StagePrediction) -> str:
     return ", ".join(f"{name} {nbytes(held[name])}" for name in HELD if held.get(name))
 
 
-def _traffic(found: Estimate) -> Table:
-    table = Table("bytes received in a step, all ranks together", columns("link", "bytes"))
-    for tier, received in found.prediction.traffic:
-        table.add(tier, decimal_bytes(received))
-    return table
+def _traffic(page: Page, found: Estimate) -> None:
+    received = ", ".join(f"{decimal_bytes(one)} over {tier}" for tier, one in found.prediction.traffic)
+    page.say(f"{received or 'nothing'}, in a step, by all ranks together", label="received: ")
 
 
 def _provenance(page: Page, found: Estimate) -> None:
