@@ -13,6 +13,7 @@ the model, word for word, on smaller meshes. Three things are checked or adapted
   have different meshes, neighbours of the same mesh become one, and as many of these are kept as there is room for.
 - Shares of a batch stay as unequal as few sequences allow; storage that is padded is cut for the twin's sizes.
 - A product that is cut apart is cut into sections of its own sizes there.
+- An inner loop that is cut in every iteration of outer ones (`Nested`) is cut in as many as those have there.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from itertools import accumulate, groupby
 from math import prod
 
 from meshwright.ir.analysis.fused import PRODUCTS
+from meshwright.ir.analysis.loops import Loops, Names
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.graph.fold import Fold, Segment
 from meshwright.ir.graph.graph import Attr, Graph, Op
+from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.storage import cut_further
-from meshwright.ir.sharding.adjoint import Split, Strategy
-from meshwright.ir.sharding.layouts import Layout, Padded, Sections
+from meshwright.ir.same import Same
+from meshwright.ir.sharding.adjoint import Choice, Split, Strategy
+from meshwright.ir.sharding.layouts import CONTIGUOUS, Layout, Nested, Padded, Sections
 from meshwright.ir.sharding.mesh import Mesh, MeshAxis
-from meshwright.ir.sharding.placement import Placement, State
+from meshwright.ir.sharding.placement import Placement, Shard, State
 from meshwright.ir.sharding.shares import apportioned, axis_of, batch_of, batch_shares, equally, shares_of
 
 SILENT = {"cast", "dropout"}
@@ -130,11 +134,20 @@ def projected(
     """The decisions for the twin. Raises `NoTwin` where its structure is another one."""
     _same_segments(fold, twin)
     shares, decisions = shares_of(decisions), equally(decisions)
-    renamed = {body.name: _renamed(body.graph, twin.body[body.name].graph, body.name) for body in fold.bodies}
+    loops, its = loops_of(Same(fold)), loops_of(Same(twin))
+    renamed = {
+        body.name: _renamed(body.graph, twin.body[body.name].graph, body.name, loops[body.name], its[body.name])
+        for body in fold.bodies
+    }
     stages = tuple(_stages(decisions, fold, twin, sizes))
     mesh = {name: stage.mesh for stage in stages for name in stage.plans}
+    before = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
     plans = tuple(
-        _padded_anew(_plan(plan, renamed[plan.body]), twin.body[plan.body].graph, mesh[plan.name])
+        _padded_anew(
+            _plan(plan, replace(renamed[plan.body], meshes=(before[plan.name], mesh[plan.name]))),
+            twin.body[plan.body].graph,
+            mesh[plan.name],
+        )
         for plan in decisions.plans
         if plan.name in mesh
     )
@@ -184,24 +197,60 @@ class _Names:
     ops: Mapping[str, str]
     sections: Mapping[tuple[int, ...], tuple[int, ...]]
     """The sizes of sections, by those in the model."""
+    params: Mapping[str, str]
+    """The values of the model's parameters, by path."""
+    loops: tuple[Loops, Loops]
+    """Of the body in the model, and of that in the twin."""
+    meshes: tuple[Mesh, Mesh] = (Mesh(()), Mesh(()))
+    """Of a plan, and of its twin."""
 
-    def placed(self, placement: Placement) -> Placement:
-        dims = (tuple(replace(shard, layout=self.layout(shard.layout)) for shard in dim) for dim in placement.dims)
-        return replace(placement, dims=tuple(dims))
+    def dims(self, value: str, dims: Sequence[tuple[Shard, ...]]) -> tuple[tuple[Shard, ...], ...]:
+        """How dimensions of a value are cut there."""
+        mine, its = (loops.dims.get(name) for loops, name in zip(self.loops, (value, self.values[value]), strict=True))
+        found = []
+        for at, shards in enumerate(dims):
+            names = (mine[at], its[at]) if mine and its else ((), ())
+            plain = [shard.axis for shard in shards if shard.layout == CONTIGUOUS]
+            found.append(tuple(replace(one, layout=self.layout(one.layout, names, plain)) for one in shards))
+        return tuple(found)
 
-    def layout(self, layout: Layout) -> Layout:
-        return Sections(self.sections.get(layout.sizes, layout.sizes)) if isinstance(layout, Sections) else layout
+    def layout(self, layout: Layout, over: tuple[Names, Names], plain: Sequence[str]) -> Layout:
+        """A layout of a dimension over these loops, which axes before it cut in one run."""
+        if isinstance(layout, Sections):
+            return Sections(self.sections.get(layout.sizes, layout.sizes))
+        return replace(layout, runs=self.runs(layout.runs, over, plain)) if isinstance(layout, Nested) else layout
 
-    def strategy(self, strategy: Strategy) -> Strategy:
-        return Strategy(
-            tuple(
-                (axis, replace(one, layout=self.layout(one.layout)) if isinstance(one, Split) else one)
-                for axis, one in strategy.choices
-            )
+    def runs(self, runs: int, over: tuple[Names, Names], plain: Sequence[str]) -> int:
+        """How often outer loops run on a rank there, of which those of the model run so often."""
+        mine, its = (
+            [{loop.name: loop.size for loop in loops.loops}.get(name, 1) for name in names]
+            for loops, names in zip(self.loops, over, strict=True)
         )
+        for outer in range(1, len(mine) if len(mine) == len(its) else 0):
+            for count in range(len(plain) + 1):
+                here, there = (prod(mesh.axis(axis).size for axis in plain[:count]) for mesh in self.meshes)
+                if prod(mine[:outer]) == runs * here:
+                    return prod(its[:outer]) // there
+        return runs
+
+    def strategy(self, op: str, strategy: Strategy) -> Strategy:
+        mine, its = (loops.factors.get(name, {}) for loops, name in zip(self.loops, (op, self.ops[op]), strict=True))
+        plain: dict[str, list[str]] = {}
+        made: list[tuple[str, Choice]] = []
+        for axis, one in strategy.choices:
+            if not isinstance(one, Split):
+                made.append((axis, one))
+                continue
+            factor = one.factors[0]
+            before = plain.setdefault(factor, [])
+            names = mine.get(factor, ()), its.get(factor, ())
+            made.append((axis, replace(one, layout=self.layout(one.layout, names, before))))
+            if one.layout == CONTIGUOUS:
+                before.append(axis)
+        return Strategy(tuple(made))
 
 
-def _renamed(graph: Graph, twin: Graph, body: str) -> _Names:
+def _renamed(graph: Graph, twin: Graph, body: str, mine_loops: Loops, its_loops: Loops) -> _Names:
     found: dict[str, str] = {}
     ops: dict[str, str] = {}
     sections: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -233,7 +282,7 @@ def _renamed(graph: Graph, twin: Graph, body: str) -> _Names:
             raise _other(f"body {body}, %{op.name} ({op.kind}) of {op.module or 'the model'}", _instead(other))
     if other is not None:
         raise _other(f"body {body}", _instead(other))
-    return _Names(found, ops, sections)
+    return _Names(found, ops, sections, mine, (mine_loops, its_loops))
 
 
 def _pair(found: dict[str, str], mine: Sequence[str], its: Sequence[str], what: str) -> None:
@@ -254,12 +303,14 @@ def _plan(plan: BodyPlan, names: _Names) -> BodyPlan:
     """A plan in the twin's names."""
     states: dict[str, State] = {}
     for value, state in plan.states:
-        states.setdefault(names.values[value], state)
+        states.setdefault(names.values[value], replace(state, dims=names.dims(value, state.dims)))
+    stored = ((one.path, names.params[one.path], (one.params, one.grads, one.optimizer)) for one in plan.storage)
     return replace(
         plan,
-        strategies=tuple((names.ops[op], names.strategy(made)) for op, made in plan.strategies if op in names.ops),
+        strategies=tuple((names.ops[op], names.strategy(op, made)) for op, made in plan.strategies if op in names.ops),
         storage=tuple(
-            Storage(item.path, *map(names.placed, (item.params, item.grads, item.optimizer))) for item in plan.storage
+            Storage(path, *(replace(one, dims=names.dims(value, one.dims)) for one in placed))
+            for path, value, placed in stored
         ),
         states=tuple(states.items()),
         recompute=tuple(dict.fromkeys(names.values[value] for value in plan.recompute)),

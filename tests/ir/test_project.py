@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
@@ -177,6 +179,31 @@ def test_a_plan_is_said_in_the_names_of_the_twin() -> None:
     assert (found.target, found.style, found.schedule) == ("there", "eager", Schedule("gpipe", 1))
     (stage,) = found.stages
     assert (stage.first, stage.last, str(stage.mesh), stage.ranks, stage.plans) == (0, 2, "dp=2", (0, 1), ("p", "q"))
+
+
+def merged(tokens: int, samples: int) -> Graph:
+    """A product over tokens and samples that are one dimension."""
+    g = Builder()
+    x = g.input((tokens, samples, 8), labels=("s", "b", ""), requires_grad=True)
+    y = g.op("linear", g.op("view", x, shape=(tokens * samples, 8)), g.param("w0", (8, 8)), name="m0")
+    g.output(g.op("view", y, shape=(tokens, samples, 8), name="apart"))
+    return g.graph()
+
+
+def test_an_inner_loop_is_cut_as_often_as_outer_ones_run_there() -> None:
+    """Samples are cut in every token, of which there are fewer in the twin; and where an axis cuts the tokens, in every
+    token that a rank has."""
+    big, twin = merged(512, 8), merged(32, 2)
+    whole, own = Strategy.parse("dp=d0:nested(512)"), Strategy.parse("cp=d0 dp=d0:nested(128)")
+    found = projected(planned(big, {"m0": whole}, {"view": "[dp:nested(512), -]"}), fold(big), fold(twin), SMALL, "x")
+    assert dict(found.plan["p"].strategies) == {"m0": Strategy.parse("dp=d0:nested(32)")}
+    assert [str(state) for _, state in found.plan["p"].states] == ["[dp:nested(32), -]"]
+    decisions = planned(big, {"m0": own}, {})
+    mesh = Mesh.parse("cp=4 dp=2")
+    stages = (replace(decisions.stages[0], mesh=mesh, ranks=tuple(range(8))),)
+    few = Sizes((Mesh.parse("cp=2 dp=2"),), (0,), 1)
+    found = projected(replace(decisions, stages=stages), fold(big), fold(twin), few, "x")
+    assert dict(found.plan["p"].strategies) == {"m0": Strategy.parse("cp=d0 dp=d0:nested(16)")}
 
 
 def test_constants_that_repeat_may_be_fewer_in_the_twin() -> None:
