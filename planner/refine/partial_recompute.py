@@ -10,8 +10,9 @@ Blocks that are computed again keep what they read, and that may wait on the hos
 
 Which configurations are worth a try is estimated: what they take as they are, and the share of their activations that
 does not fit times what it costs to treat all of them so; first of bases by coarse bounds, then of their configurations
-by bounds. Of each that looks best the least N that fits is sought; the evaluator prices every step. The bound of the
-space does not hold for these plans.
+by bounds. Of each that looks best the least N that fits is sought. The evaluator prices every step; how much it finds
+above an estimate is taken to hold for others that store alike, and a refusal for others of the same schedule. The bound
+of the space does not hold for these plans.
 """
 
 from __future__ import annotations
@@ -76,15 +77,25 @@ class Partial:
         kinds = self.beside(search)
         for kind in kinds:
             left = 3 * -(-MOST_TRIED // len(kinds))
-            of_kind = [one for one in quickest.values() if one[1].recompute == kind]
-            for _, config in sorted(of_kind, key=itemgetter(0)):
-                if left <= 0:
+            waiting = sorted((one for one in quickest.values() if one[1].recompute == kind), key=itemgetter(0))
+            slower: dict[tuple[object, ...], float] = {}
+            """How many times its estimate a configuration took, by what such have in common."""
+            while waiting and left > 0:
+                estimates = [step_s * slower.get(_stored(config), 1.0) for step_s, config in waiting]
+                at = estimates.index(min(estimates))
+                if estimates[at] >= WORTH * search.upper_s:
                     break
-                tries = 0
+                step_s, config = waiting.pop(at)
+                tries, least_s = 0, inf
                 for found in self.fewest(search, config):
                     tries += 1
+                    least_s = min(least_s, found.step_s) if found else least_s
                     yield found
                 left -= 3 if tries > 1 else 1
+                if least_s < inf:
+                    slower[_stored(config)] = min(slower.get(_stored(config), inf), max(1.0, least_s / step_s))
+                else:
+                    waiting = [one for one in waiting if one[1].schedule != config.schedule]
 
     def fewest(self, search: Search, config: Config) -> Iterator[Found | None]:
         """A configuration with as many layers treated as can be, then with as few as fit, unless that is slower than
@@ -168,6 +179,11 @@ def bases(search: Search, way: Partial) -> list[Config]:
 
 def _kind(config: Config) -> tuple[object, ...]:
     return config.tp, config.cp, config.ep, config.etp, config.context
+
+
+def _stored(config: Config) -> tuple[object, ...]:
+    """What configurations have in common of which estimates are off alike: what they exchange of their state."""
+    return config.pp, config.zero, config.shard
 
 
 def promising(search: Search, base: Config, way: Partial) -> Iterator[tuple[float, Config]]:

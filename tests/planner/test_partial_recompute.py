@@ -294,7 +294,12 @@ def test_as_few_layers_are_sought_as_fit(
 def test_the_quickest_of_those_that_differ_in_schedule_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every base, number of stages and kind of storage one."""
     asked: list[Config] = []
-    own = told_search(price=asked.append, settle=lambda: None, space={"recompute": lambda: ["none"]})
+
+    def pricing(own: Config) -> Found:
+        asked.append(own)
+        return Found(own, price(0.0, 1.0))
+
+    own = told_search(price=pricing, settle=lambda: None, space={"recompute": lambda: ["none"]})
     rows = {
         config(): [
             (5.0, config(pp=2)),
@@ -339,12 +344,39 @@ def test_ten_are_tried_that_fit_once_treated_or_thirty_that_do_not(
         return Found(own, price(1.0, 0.0 if int(own.offload.partition(":")[2] or 8) >= fits_from else 1.0))
 
     rows = {
-        config(mbs=n, recompute=kind): [(1.0 * n, config(mbs=n, recompute=kind))] for n in range(40) for kind in kinds
+        config(mbs=n, recompute=kind): [(1.0 + n, config(mbs=n, recompute=kind))] for n in range(40) for kind in kinds
     }
     monkeypatch.setattr(partial_recompute, "bases", lambda search, way: list(rows))
     monkeypatch.setattr(partial_recompute, "promising", lambda search, base, way: rows[base])
     list(OFFLOADED.neighbours(told_search(price=pricing, space=space)))
     assert len({(one.mbs, one.recompute) for one in asked}) == tried
+
+
+def test_what_one_takes_above_its_estimate_holds_for_others_that_store_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards within hosts take twice their estimates: those of all ranks are tried before more of the kind, and what is
+    then no better than the answer not at all; nor are others of a schedule that was refused."""
+    asked: list[Config] = []
+
+    def pricing(own: Config) -> Found | None:
+        asked.append(replace(own, offload="none"))
+        if own.schedule == "zb-h1":
+            return None
+        return Found(own, price(2.0 if own.shard else 1.6, 1.0))
+
+    rows = {
+        config(): [
+            (1.0, config(zero=3, shard=8)),
+            (1.1, config(zero=2, schedule="zb-h1")),
+            (1.2, config(zero=1, schedule="zb-h1")),
+            (1.6, config(zero=3)),
+        ],
+        config(mbs=2): [(1.3, config(mbs=2, zero=3, shard=8)), (1.7, config(mbs=2, zero=3))],
+    }
+    monkeypatch.setattr(partial_recompute, "bases", lambda search, way: list(rows))
+    monkeypatch.setattr(partial_recompute, "promising", lambda search, base, way: rows[base])
+    list(OFFLOADED.neighbours(told_search(price=pricing, upper_s=2.5)))
+    tried = [config(zero=3, shard=8), config(zero=2, schedule="zb-h1"), config(zero=3), config(mbs=2, zero=3)]
+    assert asked == tried
 
 
 @pytest.mark.parametrize(
