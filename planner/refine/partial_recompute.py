@@ -82,10 +82,9 @@ class Partial:
             """How many times its estimate a configuration took, by what such have in common."""
             while waiting and left > 0:
                 estimates = [step_s * slower.get(_stored(config), 1.0) for step_s, config in waiting]
-                at = estimates.index(min(estimates))
-                if estimates[at] >= WORTH * search.upper_s:
-                    break
-                step_s, config = waiting.pop(at)
+                step_s, config = waiting.pop(estimates.index(min(estimates)))
+                if step_s >= search.upper_s:
+                    continue
                 tries, least_s = 0, inf
                 for found in self.fewest(search, config):
                     tries += 1

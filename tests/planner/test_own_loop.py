@@ -251,7 +251,7 @@ def emitted(
     )
     monkeypatch.setattr(emit, "backend_of", lambda _: backend)
     monkeypatch.setattr(emit, "seats", lambda cluster: f"seats of {cluster}")
-    usual = {"plan": "p", "model": None, "out": str(folder), "target": None, "tiny": False, "init": None}
+    usual = {"plan": "p", "model": None, "out": str(folder), "to": None, "target": None, "tiny": False, "init": None}
     return emit.run(Namespace(**usual | {"force": False, "json": False, "progress": Progress(None)} | words)), done
 
 

@@ -24,9 +24,10 @@ from meshwright.ir.errors import (
     SpaceEmpty,
     UnknownStep,
 )
-from meshwright.planner.answer import remedies
+from meshwright.planner.answer import kept, remedies
 from meshwright.planner.answer.relax import Nothing, Relaxation, nothing_to_json
 from meshwright.planner.answer.remedies import empty, is_empty
+from meshwright.planner.answer.solve import Solved
 from meshwright.planner.cli.progress import Progress
 from meshwright.planner.cli.verbs.plans import plan as module
 from meshwright.planner.cli.verbs.plans.plan import AFTER, BEFORE, nothing_found
@@ -80,13 +81,16 @@ def ran(
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     monkeypatch.setattr(module, "Stop", Stop)
     monkeypatch.setattr(module, "read_asked", lambda args: (ask, "constraints"))
-    monkeypatch.setattr(module, "solve", lambda *of: done.append(f"by {of[-1]}") or SimpleNamespace(best=best))
-    monkeypatch.setattr(module, "plan_of", lambda solved, top: done.append(f"{top} others") or made)
-    monkeypatch.setattr(module, "nothing_found", lambda solved, args: done.append("nothing") or 3)
+    solved = Solved.__new__(Solved)
+    monkeypatch.setattr(Solved, "best", best)
+    for asking in (module, kept):
+        monkeypatch.setattr(asking, "solve", lambda *of: done.append(f"by {of[-1]}") or solved)
+    monkeypatch.setattr(kept, "plan_of", lambda solved, top: done.append(f"{top} others") or made)
+    monkeypatch.setattr(module, "nothing_found", lambda *of: done.append("nothing") or 3)
     shown = {"page": lambda plan, written: done.append(f"shown, {written}")}
     monkeypatch.setattr("meshwright.planner.cli.views.plans.plan.SHOWN", shown)
     usual = {"dump_after": None, "out": None, "force": False, "time_limit": None, "objective": "time", "top": 5}
-    usual |= {"detail": "page", "progress": SILENT}
+    usual |= {"detail": "page", "progress": SILENT, "what_if": [], "scale": None, "beat": None}
     return module.run(Namespace(**usual | {"json": False, "max_gap": None} | words)), done
 
 
