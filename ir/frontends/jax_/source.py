@@ -12,7 +12,7 @@ The hooks are those of the model contract (`meshwright.ir.frontends.contract`), 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -150,8 +150,10 @@ class Step:
 
 def traced(source: JaxSource, batch: Any) -> Step:
     """The jaxpr of a training step on a batch of these shapes."""
-    with _user_code(source.place), meshed(source.mesh, source.beside.get(RULES), source.place):
+    called: list[str] = []
+    with _user_code(source.place, called), meshed(source.mesh, source.beside.get(RULES), source.place):
         model = source.made(batch)
+        called += [model.way] * (source.hooks["forward"] is None)
         shapes, tree = jax.tree.flatten(model.state)
         leaves = tuple(_in_dtype(leaf, source.dtype) for leaf in model.leaves)
         given = [
@@ -213,9 +215,17 @@ def _own_loss(outputs: Any) -> Any:
     return outputs
 
 
+HINTS = {
+    "equinox": "an Equinox module is called for each example of the batch; one that takes whole batches needs "
+    "forward(model, batch) beside its factory. Else "
+}
+"""What may be wrong besides, by the way a model is called."""
+
+
 @contextlib.contextmanager
-def _user_code(place: str) -> Iterator[None]:
-    """Where code of the user's is traced: what it raises is said with its line."""
+def _user_code(place: str, called: Sequence[str] = ()) -> Iterator[None]:
+    """Where code of the user's is traced: what it raises is said with its line. `called`: the way of a model that is
+    called as usual, once it is known."""
     try:
         with contained(place, TRACE_LIMIT_S):
             yield
@@ -231,5 +241,6 @@ def _user_code(place: str) -> Iterator[None]:
         raise ForwardRaised(
             place=user_line(error, place),
             cause=f"the forward pass or the loss raised {described(error)}",
-            fix="correct this line; the step is traced on shapes, with the batch of example_inputs",
+            fix="".join(HINTS.get(way, "") for way in called)
+            + "correct this line; the step is traced on shapes, with the batch of example_inputs",
         ) from None

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.ir.errors import AnnotationAxis, EmissionLoss, EmissionSchedule, EmissionStorage, NothingEmitted
+from meshwright.ir.errors import (
+    AnnotationAxis,
+    EmissionLoss,
+    EmissionSchedule,
+    EmissionStorage,
+    ForwardRaised,
+    NothingEmitted,
+)
 from meshwright.planner.cli.main import main
 from tests.planner.refused.cases import ROOT
 
@@ -20,6 +27,11 @@ TOLD = {
     "one program": (PLAN.format("translation.py:build"), EmissionSchedule, "devices run one program"),
     "no parts": (PLAN.format("plain.py:gshard_balanced"), EmissionLoss, "this one has no parts"),
     "for two reasons": (f"{SCAN} --fix dp=2,zero=2,{STAGES}", NothingEmitted, "MW5013"),
+    "whole batches": (
+        f"estimate {ZOO}/whole_batches.py:build --cluster cpu:2 {WORKLOAD}",
+        ForwardRaised,
+        "one that takes whole batches needs forward(model, batch) beside its factory",
+    ),
     "an axis": (f"{OWN} --annotated dp=2", AnnotationAxis, "'fsdp'"),
 }
 """Words, the kind of error, and what it says."""
