@@ -150,9 +150,9 @@ def rows(plan: Plan, measured: Run) -> Iterable[Row]:
     yield Row("memory_bytes", measured.memory_bytes, allocated_bytes(predicted.stages[-1].memory))
 
 
-def inside(plan: Plan, measured: Run) -> bool:
-    """Whether the step time lies in the plan's interval."""
-    return plan.prediction.step_time_low_s <= measured.step_time_s <= plan.prediction.step_time_high_s
+def inside(plan: Plan, step_time_s: float) -> bool:
+    """Whether a measured step time lies in the plan's interval."""
+    return plan.prediction.step_time_low_s <= step_time_s <= plan.prediction.step_time_high_s
 
 
 def to_json(plan: Plan, measured: Run) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def to_json(plan: Plan, measured: Run) -> dict[str, Any]:
         "slowest_s": measured.slowest_s,
         "predicted_low_s": plan.prediction.step_time_low_s,
         "predicted_high_s": plan.prediction.step_time_high_s,
-        "inside": inside(plan, measured),
+        "inside": inside(plan, measured.step_time_s),
         "figures": {
             row.name: {"measured": row.measured, "predicted": row.predicted, "ratio": row.ratio}
             for row in rows(plan, measured)

@@ -211,7 +211,7 @@ def test_figures_beside_each_other() -> None:
 @pytest.mark.parametrize(("step_s", "held_"), [(1.4, False), (1.5, True), (4.0, True), (4.1, False)])
 def test_both_ends_are_inside(step_s: float, held_: bool) -> None:
     """Predicted are 1.5 to 4 seconds."""
-    assert inside(plan(), measured(step_time_s=step_s)) == held_
+    assert inside(plan(), step_s) == held_
 
 
 @pytest.fixture(autouse=True)

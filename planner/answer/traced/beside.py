@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from meshwright.planner.answer.compare import Row
+from meshwright.planner.answer.compare import Row, inside
 from meshwright.planner.answer.traced.step import PARTS, Measured, predicted_parts
 from meshwright.planner.plan.file import FILE
 from meshwright.planner.plan.types import Plan
@@ -26,11 +26,6 @@ def rows(plan: Plan, measured: Measured) -> Iterator[Row]:
     yield from (Row(name, ours[name], theirs[name]) for name in PARTS)
 
 
-def inside(plan: Plan, measured: Measured) -> bool:
-    """Whether the step time lies in the plan's interval."""
-    return plan.prediction.step_time_low_s <= measured.step_time_s <= plan.prediction.step_time_high_s
-
-
 def to_json(plan: Plan, measured: Measured) -> dict[str, Any]:
     """The comparison as docs/emit.md describes it."""
     return {
@@ -43,7 +38,7 @@ def to_json(plan: Plan, measured: Measured) -> dict[str, Any]:
         "slowest_s": measured.slowest_s,
         "predicted_low_s": plan.prediction.step_time_low_s,
         "predicted_high_s": plan.prediction.step_time_high_s,
-        "inside": inside(plan, measured),
+        "inside": inside(plan, measured.step_time_s),
         "figures": {
             row.name: {"measured": row.measured, "predicted": row.predicted, "ratio": row.ratio}
             for row in rows(plan, measured)

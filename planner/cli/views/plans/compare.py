@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from meshwright.planner.answer.compare import Run, inside, rows
 from meshwright.planner.answer.measured.learned import Lesson
 from meshwright.planner.answer.traced.beside import STEP, TOKENS
-from meshwright.planner.answer.traced.beside import inside as traced_inside
 from meshwright.planner.answer.traced.beside import rows as traced_rows
 from meshwright.planner.answer.traced.step import WAITING, Measured
 from meshwright.planner.answer.traced.tracks import COMMUNICATION, COMPUTE
@@ -26,11 +25,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 def show(plan: Plan, measured: Run) -> None:
     """Print it to standard output."""
-    page = Page()
-    page.say(short(plan.config), label="plan     ")
-    left = f", the first {measured.skipped} left out" if measured.skipped else ""
-    slowest = f"the slowest took {seconds(measured.slowest_s)}"
-    page.say(f"{measured.steps} step{'s' * (measured.steps > 1)}{left}; {slowest}", label="run      ")
+    page = _begun(plan, measured.steps, measured.skipped, measured.slowest_s)
     page.say(f"{measured.first_loss:.6f} to {measured.last_loss:.6f}", label="loss     ")
     page.blank()
     table = Table("measured beside predicted", columns("", "measured", "predicted", "measured / predicted"))
@@ -40,7 +35,7 @@ def show(plan: Plan, measured: Run) -> None:
         table.add(name, found, said(row.predicted), "" if row.ratio is None else f"{row.ratio:.3f}")
     page.table(table)
     page.blank()
-    _interval(page, plan, held=inside(plan, measured))
+    _interval(page, plan, held=inside(plan, measured.step_time_s))
     page.print()
 
 
@@ -55,11 +50,7 @@ TRACED: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 def show_traced(plan: Plan, measured: Measured) -> None:
     """Print a traced run beside its plan to standard output."""
-    page = Page()
-    page.say(short(plan.config), label="plan     ")
-    left = f", the first {measured.skipped} left out" if measured.skipped else ""
-    slowest = f"the slowest took {seconds(measured.slowest_s)}"
-    page.say(f"{measured.steps} step{'s' * (measured.steps > 1)}{left}; {slowest}", label="run      ")
+    page = _begun(plan, measured.steps, measured.skipped, measured.slowest_s)
     traces = f"{len(measured.ranks)} of {plan.machines.ranks:,} ranks, by {measured.by}; parts are of step"
     page.say(f"{traces} {measured.number}", label="traces   ")
     page.blank()
@@ -70,8 +61,17 @@ def show_traced(plan: Plan, measured: Measured) -> None:
         table.add(name, found, said(row.predicted), "" if row.ratio is None else f"{row.ratio:.3f}")
     page.table(table)
     page.blank()
-    _interval(page, plan, held=traced_inside(plan, measured))
+    _interval(page, plan, held=inside(plan, measured.step_time_s))
     page.print()
+
+
+def _begun(plan: Plan, steps: int, skipped: int, slowest_s: float) -> Page:
+    """The page with what every comparison begins with: the plan, and how much of the run is compared."""
+    page = Page()
+    page.say(short(plan.config), label="plan     ")
+    left = f", the first {skipped} left out" if skipped else ""
+    page.say(f"{steps} step{'s' * (steps > 1)}{left}; the slowest took {seconds(slowest_s)}", label="run      ")
+    return page
 
 
 def _interval(page: Page, plan: Plan, *, held: bool) -> None:
