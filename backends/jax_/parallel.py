@@ -68,8 +68,12 @@ class Applied:
         held = getattr(self.script, "held", None)
         if held is None:
             return params, states
-        made = jax.jit(self.script.begin_rest, out_shardings=held)
-        return params, states, made() if self.rest is None else _copied(self.rest, held)
+        rest = jax.jit(self.script.begin_rest, out_shardings=held)()
+        if self.rest is None:
+            return params, states, rest
+        if isinstance(held, dict) and held.keys() == {"held", "rngs"}:  # beside it what keys are made of
+            return params, states, rest | {"held": _copied(self.rest, held["held"])}
+        return params, states, _copied(self.rest, held)
 
     def step(self, state: State, batch: dict[str, Any]) -> tuple[State, Any]:
         """The state after a step on a whole batch, and the loss before it. The state that it is given is donated: its

@@ -69,6 +69,8 @@ class Places:
     """The loops over blocks, by the path of their stack."""
     check: int
     """What tells this program from others: the sum (CRC-32) over its primitives' names."""
+    check_alone: int
+    """The same of the program for a batch of one sample, which JAX may trace otherwise."""
     step: TracedStep
     """The program itself."""
 
@@ -83,6 +85,8 @@ class Invoked:
     """What of a batch the forward pass is given: the parameter, empty for one by position, and the entry."""
     modes: tuple[tuple[str, bool], ...] = ()
     """The parameters that say that this is training."""
+    keys: tuple[str, ...] = ()
+    """The parameters that get random keys."""
     forward: bool = False
     """Whether the file has `forward(model, batch)`, which calls it instead."""
     paths: tuple[str, ...] = ()
@@ -91,6 +95,10 @@ class Invoked:
     """The paths of the state's other arrays: statistics, tables, keys of random numbers."""
     named: bool = False
     """Whether its parameters carry names of mesh axes of their own, for which NNX wants a mesh as it makes them."""
+    keyed: bool = False
+    """Whether every step is given a key of its own, made of a key and a count that are the last of the rest."""
+    draws: bool = False
+    """Whether a step draws random numbers, and changes what later steps draw from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

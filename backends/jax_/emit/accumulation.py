@@ -6,14 +6,16 @@
 
 The plan says which: its Program sums gradients along axes of the batch after the last micro-batch, or in each. A copy
 that runs apart exchanges nothing inside of a micro-batch, and losses add up by their weights (`ir.analysis.weights`).
+Copies that draw random numbers have keys of their own (`KEYS`), and hand on what all of them have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from meshwright.backends.counting import counted
-from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes
+from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes, draws
 from meshwright.backends.jax_.emit.views import stem
 from meshwright.backends.lines import fitted
 from meshwright.backends.subject import Subject
@@ -25,6 +27,29 @@ from meshwright.ir.same import Same
 
 ONCE, EACH = "copies", "all"
 ONE_MICROBATCH = ("--fix microbatches=1",)
+SEVERAL_SAMPLES = ("--fix mbs=2",)
+
+
+KEYS = '''\
+def is_key(one: jax.Array) -> bool:
+    return bool(jnp.issubdtype(one.dtype, jax.dtypes.prng_key))
+
+
+def of_copy(rest: Tree, copy: Any) -> Tree:
+    """What the model holds besides, with keys of random numbers that a copy has for itself."""
+
+    def own(keys: jax.Array) -> jax.Array:
+        return jax.vmap(lambda key: jax.random.fold_in(key, copy))(keys.reshape(-1)).reshape(keys.shape)
+
+    return jax.tree.map(lambda one: own(one) if is_key(one) else one, rest)
+
+
+def of_all(rest: Tree, left: Tree) -> Tree:
+    """What a copy left of it, with the keys that all of them have."""
+    return jax.tree.map(lambda one, own: one if is_key(one) else own, rest, left)
+
+
+'''
 
 
 def data_axes(program: Program, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -50,6 +75,7 @@ def _summed(one: object, data: tuple[str, ...]) -> bool:
 def check(subject: Subject, data: tuple[str, ...]) -> None:
     """Refuse micro-batches that neither form adds up."""
     form = form_of(subject.program, data)
+    _check_samples(subject, data if form == ONCE else ())
     if form:
         weight_of(subject)
     if len(subject.program.stages) > 1 and changes(subject):
@@ -80,6 +106,18 @@ def check(subject: Subject, data: tuple[str, ...]) -> None:
                     cause="copies exchange it in every micro-batch, and each runs its own by itself",
                     ways=ONE_MICROBATCH,
                 )
+
+
+def _check_samples(subject: Subject, copies: tuple[str, ...]) -> None:
+    """Refuse batches of one sample, where JAX traces other equations for one than for several."""
+    parts, places = subject.program.microbatches, subject.calls.places
+    parts *= prod(subject.mesh.axis(axis).size for axis in copies)
+    if places is not None and places.check_alone != places.check and subject.workload.global_batch <= parts:
+        raise EmissionModule(
+            place="the model",
+            cause="one sample by itself is traced as other equations than several",
+            ways=SEVERAL_SAMPLES,
+        )
 
 
 def _changed_by_batch(body: BodyProgram) -> str:
@@ -138,6 +176,8 @@ def gradients(subject: Subject, data: tuple[str, ...], *, stored: str, read: str
         else:
             yield f"    return {called}"
         return
+    drawn = form == ONCE and draws(subject)
+    yield from KEYS.splitlines() if drawn else ()
     weight, axes, changed = weight_of(subject), ", ".join(literal(axis) for axis in data), changes(subject)
     weighs, held = weight.kind == COUNT, "held" if form == EACH else "state"
     arguments = CARRIED_ARGUMENTS if changed else "state: Tree, batch: Batch"
@@ -167,8 +207,11 @@ def gradients(subject: Subject, data: tuple[str, ...], *, stored: str, read: str
         yield f"    zeros = jax.lax.with_sharding_constraint({zeros}, lie({stored}, state))"
         zeros = "zeros"
     begin = f"(jnp.zeros(()), {zeros}{', jnp.zeros(())' * weighs})"
-    sums, begin = ("(sums, rest)", f"({begin}, rest)") if changed else ("sums", begin)
+    held = f"of_copy(rest, jax.lax.axis_index(({axes},)))" if drawn else "rest"
+    left = "left" if drawn else "rest"
+    sums, begin = (f"(sums, {left})", f"({begin}, {held})") if changed else ("sums", begin)
     yield from fitted(f"    {sums}, _ = jax.lax.scan(added, {begin}, batch)")
+    yield from ["    rest = of_all(rest, left)"] * drawn
     casts = subject.workload.states.casts and form == ONCE
     given = "(sums[0], cast(sums[1], jnp.bfloat16), *sums[2:])" if casts else "sums"
     of_all = f"jax.lax.psum({given}, ({axes},))" if form == ONCE else "sums"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from meshwright.backends.jax_.emit import recompute
-from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes, has_rest
+from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes, draws, has_rest, invoked, loss_of
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.emit.tables import values_tables
 from meshwright.backends.subject import Subject
@@ -24,14 +24,20 @@ TRACED
         sys.exit("values have other places than when this was written: the model or JAX has changed, so emit it again")
 RETURN
 '''
-TRACED = "    traced = jax.make_jaxpr(lambda *given: model_file.loss(outputs_of(*given), given[1]))(*given)"
+TRACED = "    traced = jax.make_jaxpr(lambda *given: LOSS)(*given)"
 RETURN = "    return evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given)<paths>)[0]"
 TRACED_CHANGES = """
     def whole(state: Tree, batch: Batch, rest: Tree) -> tuple[jax.Array, Tree]:
         outputs, rest = outputs_of(state, batch, rest)
-        return model_file.loss(outputs, batch), rest
+        return LOSS, rest
 
-    traced = jax.make_jaxpr(whole)(*given)"""
+AS_TRACED"""
+AS_TRACED = "    traced = jax.make_jaxpr(whole)(*given)"
+AS_PLANNED = """\
+    shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), given)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # what is drawn asks where it lies
+        traced = jax.make_jaxpr(whole)(*shapes)"""
+"""Where the step draws: Flax traces other equations for values that lie on a mesh."""
 RETURN_CHANGES = """\
     loss, *left = evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(given)<paths>)
     return loss, jax.tree.unflatten(jax.tree.structure(rest), left)"""
@@ -85,7 +91,7 @@ def pinned(value: Any, place: str) -> Any:
     """A value where the plan has it. XLA would cut, and pad, dimensions of a single element: these stay whole."""
     if place not in VALUES and 1 in jnp.shape(value):
         return lying(value, P(*(None if extent == 1 else P.UNCONSTRAINED for extent in value.shape)))
-    for spec, gradient in VALUES.get(place, ()):
+<keys>    for spec, gradient in VALUES.get(place, ()):
         trained = jnp.issubdtype(value.dtype, jnp.inexact)
         value = both_lying(value, spec, gradient) if trained else lying(value, spec)
     return <pinned>
@@ -216,6 +222,10 @@ OWN_MADE = """\
 """
 LISTED = '    names = [f"{here}@{at}" for at in range(len(operands))]\n'
 LISTED_CARRIED = '    names[fixed : fixed + carried] = [f"{here}@+"] * carried\n'
+KEYS = """\
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return lying(value, P())  # every device makes all keys
+"""
 CHEAPLY = 'partial(jax.checkpoint, policy=but_cheap if f"{place}{numbered[0][0]}" in CHEAPLY else None)'
 
 
@@ -233,6 +243,7 @@ def marks(shardings: Shardings, blocks: Collection[str]) -> Mapping[str, str]:
         inside = f"{{\n            {inside[1:-1]}\n        }}"
     named = gathers or waits
     return {
+        "keys": KEYS * draws(shardings.subject),
         "places": "(*VALUES, *AGAIN)" if blocks else "VALUES",
         "names": ", names: Any = ()" * named,
         "own": (OWN_MADE if waits else OWN) * named,
@@ -272,17 +283,18 @@ def imports(shardings: Shardings) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def loss(subject: Subject, shardings: Shardings) -> Iterator[str]:
     """The user's loss, run as it is traced."""
-    calls = subject.calls
     used = "    state = jax.lax.with_sharding_constraint(state, lie(USED, state))\n" if shardings.used_apart else ""
     used = (f"    state = cast(state, {COMPUTE})  # what is kept is in fp32\n" * subject.workload.states.casts) + used
-    assert calls.invoked is not None
-    text = LOSS.replace("CASTUSED", used).replace("REST", ", rest" * has_rest(calls.invoked))
+    text = LOSS.replace("CASTUSED", used).replace("REST", ", rest" * has_rest(invoked(subject)))
     if changes(subject):
         text = text.replace(
             "state: Tree, batch: Batch) -> jax.Array", f"{CARRIED_ARGUMENTS}) -> tuple[jax.Array, Tree]"
         )
         text = text.replace("TRACED", TRACED_CHANGES).replace("RETURN", RETURN_CHANGES)
+        text = text.replace("AS_TRACED", AS_PLANNED if draws(subject) else AS_TRACED)
     text = text.replace("TRACED", TRACED).replace("RETURN", RETURN)
+    outputs, batch = ("outputs", "batch") if changes(subject) else ("outputs_of(*given)", "given[1]")
+    text = text.replace("LOSS", loss_of(subject, outputs, batch))
     yield from text.replace("<paths>", ", names=paths_of(state)" * shardings.blocks_gather).split("\n")
 
 

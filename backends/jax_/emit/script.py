@@ -15,7 +15,7 @@ from itertools import takewhile
 
 from meshwright.backends.jax_.emit import accumulation, recompute
 from meshwright.backends.jax_.emit.evaluated import evaluated, imports, loss
-from meshwright.backends.jax_.emit.model import changes, model, needs
+from meshwright.backends.jax_.emit.model import changes, invoked, model, needs, with_keys
 from meshwright.backends.jax_.emit.pipeline import step as piped
 from meshwright.backends.jax_.emit.pipeline.stages import Stages, whole_mesh
 from meshwright.backends.jax_.emit.printed.script import PrintedScript
@@ -157,7 +157,8 @@ def texts(subject: Subject, model_path: str, *, cpus: bool) -> tuple[tuple[str, 
     printed = printed_in(shardings)
     form = _piped(shardings) if shardings.piped else _evaluated(shardings) if printed is None else _printed(printed)
     script = _script(subject, shardings, form, model_path, cpus=cpus)
-    return (SCRIPT, script), (BESIDE, _beside(subject, shardings, printed, cpus=cpus)), *form.files
+    held = shardings if printed is None else Shardings(with_keys(subject))
+    return (SCRIPT, script), (BESIDE, _beside(subject, held, printed, cpus=cpus)), *form.files
 
 
 def printed_in(shardings: Shardings) -> PrintedScript | None:
@@ -245,8 +246,7 @@ def _piped(shardings: Shardings) -> Form:
 def _script(subject: Subject, shardings: Shardings, form: Form, model_path: str, *, cpus: bool) -> str:
     """train.py: the model, its loss, the step, and what runs it."""
     calls = subject.calls
-    assert calls.invoked is not None
-    apart, first = needs(calls.invoked)
+    apart, first = needs(invoked(subject))
     optimizer = "model_file.optimizer()" if calls.has_optimizer else "optax.adamw(3e-4, weight_decay=0.01)"
     numpy = ["import jax.numpy as jnp"] * any("jnp." in line for line in form.lines)
     numpy += ["import numpy as np"] * (not cpus)
@@ -294,9 +294,8 @@ def _beside(subject: Subject, shardings: Shardings, printed: PrintedScript | Non
     """train_shardings.py: where parameters lie, and values, and what puts them there; or the printed model."""
     calls = subject.calls
     assert calls.places is not None
-    assert calls.invoked is not None
     keys = 'keystr(keys, simple=True, separator=".")'
-    path = f're.sub(r"\\.(raw_)?value$", "", {keys})' if calls.invoked.way == "nnx" else keys
+    path = f're.sub(r"\\.(raw_)?value$", "", {keys})' if invoked(subject).way == "nnx" else keys
     if printed is None:
         body = list(evaluated(shardings, calls.places.check, path))
         title = "Where parameters and values of train.py lie on the devices, and what puts them there."

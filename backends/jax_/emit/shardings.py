@@ -17,6 +17,7 @@ from functools import cached_property
 
 from meshwright.backends.jax_.emit import accumulation
 from meshwright.backends.jax_.emit.accumulation import ONCE, data_axes, form_of
+from meshwright.backends.jax_.emit.model import RNGS, invoked, rest_paths
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS
 from meshwright.backends.jax_.emit.specs import Spec, spec_of, without
 from meshwright.backends.jax_.emit.views import Nearest, Shown, apart, stem
@@ -115,8 +116,7 @@ class Shardings:
     @cached_property
     def rest(self) -> dict[str, Spec]:
         """Where what the model holds beside its parameters lies, by path, if any of it is read or changed."""
-        invoked = self.subject.calls.invoked
-        assert invoked is not None
+        model = invoked(self.subject)
         found: dict[str, Spec] = {}
         for path, slot, body, stacked in self.slots():
             if not slot.buffer:
@@ -127,7 +127,10 @@ class Shardings:
                 raise EmissionModule(
                     place=path, cause="parts of the model that share it want it otherwise", ways=("--fix tp=1",)
                 )
-        return {path: found.get(path, ()) for path in invoked.rest} if found else {}
+        if not found and not model.draws:
+            return {}
+        placed = {there: found.get(path, ()) for path, there in rest_paths(model).items()}
+        return placed | dict.fromkeys(RNGS if model.keyed else (), ())
 
     @property
     def used_apart(self) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from meshwright.backends.jax_.emit.accumulation import weight_of
-from meshwright.backends.jax_.emit.model import changes
+from meshwright.backends.jax_.emit.accumulation import ONCE, data_axes, form_of, weight_of
+from meshwright.backends.jax_.emit.model import changes, draws
 from meshwright.backends.subject import Subject
 from meshwright.ir.analysis.microbatch import microbatch
 from meshwright.ir.analysis.weights import COUNT, SUM
@@ -27,6 +28,8 @@ class Cuts:
     """How a batch is cut, and how each part weighs: a `Weight` as plain data."""
 
     microbatches: int = 1
+    copies: int = 1
+    """How many copies draw random numbers of their own, each for its part of every micro-batch."""
     kind: str = SUM.kind
     entry: str = ""
     steps: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -40,18 +43,23 @@ class Cuts:
             return Cuts()
         weight = weight_of(subject)
         steps = tuple((step.kind, dict(step.attrs)) for step in weight.steps)
-        return Cuts(microbatches=count, kind=weight.kind, entry=weight.entry, steps=steps)
+        copies = 1
+        data = data_axes(subject.program, subject.mesh.names)
+        if draws(subject) and form_of(subject.program, data) == ONCE:
+            copies = prod(subject.mesh.axis(axis).size for axis in data)
+        return Cuts(microbatches=count, copies=copies, kind=weight.kind, entry=weight.entry, steps=steps)
 
     def plain(self) -> dict[str, Any]:
         """The same for a file."""
         return asdict(self)
 
-    def parts(self, batch: Batch) -> Iterator[tuple[float, Batch]]:
-        """Every micro-batch with its weight: its part of all that counts."""
-        cut = {name: np.split(np.asarray(one), self.microbatches) for name, one in batch.items()}
-        for at in range(self.microbatches):
+    def parts(self, batch: Batch) -> Iterator[tuple[float, int, Batch]]:
+        """Every micro-batch of every copy with its weight, which is its part of all that counts, and the copy."""
+        cut = {name: np.split(np.asarray(one), self.microbatches * self.copies) for name, one in batch.items()}
+        for at in range(self.microbatches * self.copies):
             part = {name: several[at] for name, several in cut.items()}
-            yield self._counted(part) / self._counted(batch) if self.kind != SUM.kind else 1.0, part
+            weight = self._counted(part) / self._counted(batch) if self.kind != SUM.kind else 1.0
+            yield weight, at % self.copies, part
 
     def _counted(self, batch: Batch) -> float:
         """The number that a batch counts for: its samples, unless targets count."""

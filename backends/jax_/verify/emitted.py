@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.backends.jax_.capabilities import TARGETS
+from meshwright.backends.jax_.emit.model import draws
 from meshwright.backends.jax_.emit.pipeline.stages import Stages, whole_mesh
 from meshwright.backends.jax_.emit.script import SCRIPT, printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
@@ -95,6 +96,7 @@ def run(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Ran]:
                 "model": f"{job.script.resolve().parent / job.subject.calls.file}:{job.subject.calls.factory}",
                 "words": words(job.subject.fold),
                 "apart": APART,
+                "still": bool(still(job.subject)),
                 "cuts": Cuts.of(job.subject).plain(),
                 "exact": EXACT,
                 "hlo": str(folder / f"{number}.hlo"),
@@ -157,7 +159,8 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
     printed = printed_in(shardings)
     program, usual = (subject.program, REWRITES) if printed is None else (printed.subject.program, OF_PRINTED)
     stacked = Stages(subject).stacked if len(program.stages) > 1 else ()
-    planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual, stacked)
+    batch = None if printed is None else printed.printed.batch
+    planned = predicted(program, subject.fold, TARGETS[subject.decisions.target], rewrites or usual, stacked, batch)
     manual = shardings.manual if printed is None else subject.mesh.names
     off = beyond(ran.off, EXACT)
     left = off if ran.in_fp64 is None else left_in_fp64(off, beyond(ran.in_fp64, IN_FP64))
@@ -169,6 +172,7 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
         worst=max(ran.off.values(), default=0.0),
         collectives=summary(ran.executed),
         once=(),
+        still=still(subject),
         unlike=(*planned.differences(ran.executed), *waited(ran, program, manual)),
         off=left,
         apart=len(off),
@@ -177,6 +181,13 @@ def verdict(job: Job, ran: Ran, rewrites: tuple[str, ...] | None = None) -> Veri
         failed_in_fp64=ran.failed_in_fp64,
         read_whole=planned.whole,
     )
+
+
+def still(subject: Subject) -> tuple[str, ...]:
+    """What does not draw while a printed model is compared, which draws by other keys than the model itself."""
+    if not draws(subject) or printed_in(Shardings(subject)) is None:
+        return ()
+    return tuple(sorted({op.kind for body in subject.fold.bodies for op in body.graph.ops if op.draws}))
 
 
 def waited(ran: Ran, program: Program, manual: Sequence[str]) -> Iterator[str]:

@@ -15,7 +15,8 @@
     scalars       terms of a loss may be added up before they are summed, along several axes at once or one by one: at
                   least one number along each, and no more than planned
     in_shards     what is gathered before a loss is made of it, whole on every rank, may be left in shards by XLA, which
-                  then sums the loss: one number along the axes of that gather
+                  then sums the loss: one number along the axes of that gather; and gathers the gradient of the last
+                  value before the loss, which it has made in shards
     unread        what blocks gather, and no derivative reads (biases of norms, and what is kept in another form), is
                   gathered again only where something that is read is made again of it
     known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
@@ -27,6 +28,8 @@
     one_way       between two devices a ring's keys and values go the same way in both passes: code for CPUs, which
                   drops barriers, may pass them on once, where no loop keeps the passes apart
     merged        for the same reason, it may gather once what blocks gather again for their backward passes
+    masks         what is dropped of is not made again for its mask, which is made of a key: moves on the way to it need
+                  not be executed again
     added_up      where copies add up micro-batches by themselves, what is summed afterwards is the whole gradient of
                   every parameter, once: neither `tied` nor `part_read` holds
     one_program devices of a pipeline run one program: what the first stage and the last exchange is in it, and what all
@@ -44,42 +47,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from meshwright.backends.jax_.emit.accumulation import EACH, ONCE, data_axes, form_of
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS
-from meshwright.backends.jax_.emit.shardings import parts_read
 from meshwright.backends.jax_.emit.views import stem
+from meshwright.backends.jax_.verify import bodies
 from meshwright.backends.jax_.verify.hlo import Collective
 from meshwright.backends.jax_.verify.pipelines import calls_in_one, passed_on
-from meshwright.ir.analysis.saved import reads
 from meshwright.ir.analysis.weights import COUNT, weights_in
 from meshwright.ir.graph.fold import Fold, FromInput
-from meshwright.ir.graph.graph import Graph, Type
+from meshwright.ir.graph.graph import Type
 from meshwright.ir.program.program import (
     BodyProgram,
-    Compute,
-    Gradient,
-    Kernels,
     Move,
     Program,
     Ring,
     Statement,
-    operands_of,
 )
-from meshwright.ir.rules.base import Law
-from meshwright.ir.rules.registry import infer
 from meshwright.ir.same import Same
 from meshwright.ir.target.capabilities import Capabilities
 
 REWRITES = (
     "executed", "read_whole", "by_bytes", "at_once", "whole_sums", "tied", "part_read", "log_softmax", "scalars",
-    "in_shards", "unread", "known", "counted", "added_up", "one_program", "in_step", "made_again", "stacked", "told",
+    "in_shards", "unread", "known", "counted", "masks", "added_up", "one_program", "in_step", "made_again", "stacked",
+    "told",
 )  # fmt: skip
-OF_PRINTED = ("read_whole", "by_bytes", "scalars", "unread", "known", "weighed", "once", "one_way", "merged")
+OF_PRINTED = ("read_whole", "by_bytes", "scalars", "unread", "known", "weighed", "once", "one_way", "merged", "masks")
 """Those that hold of printed models, whose collectives stand in the code."""
 SCALAR_BYTES = 4
-WITH_BIAS, BIAS = ("layer_norm", "group_norm", "batch_norm"), 2
-"""Norms, and the place of the operand that they add at last."""
 Where = tuple[str, tuple[str, ...]]
 """Kind and mesh axes."""
 
@@ -162,8 +158,10 @@ def predicted(
     target: Capabilities,
     rewrites: tuple[str, ...] = REWRITES,
     stacked: tuple[Type, ...] = (),
+    batch: tuple[str, ...] | None = None,
 ) -> Predicted:
-    """The collectives of one step, by these rewrites. `stacked`: what a scan stacks that stages share."""
+    """The collectives of one step, by these rewrites. `stacked`: what a scan stacks that stages share; `batch`: the
+    axes along which devices are given parts of a batch, if not all that cut one."""
     values, packed, scalars = Counter[Collective](), Counter[Where](), Counter[Where]()
     perhaps, at_most, whole, calls = Counter[Collective](), Counter[Collective](), 0, list(fold.calls())
     spared = Counter[Where]()
@@ -177,9 +175,9 @@ def predicted(
         body, call = program.body(name), calls[number]
         inputs = zip(call.body.graph.inputs, call.sources, strict=True)
         given = {item.value for item, source in inputs if isinstance(source, FromInput)}
-        sizes, known = _sizes(body, call.body.graph, rewrites), set(_known(body))
-        again = set(_again(body)) if "once" in rewrites else set()
-        unread = set(_unread(body, program.kernels)) if "unread" in rewrites else set()
+        sizes, known = bodies.sizes(body, call.body.graph, rewrites), set(bodies.known(body))
+        again = set(bodies.again(body)) if "once" in rewrites else set()
+        unread = set(bodies.unread(body, program.kernels)) if "unread" in rewrites else set()
         for statement, times in _all(body, program.microbatches):
             if isinstance(statement, Ring):
                 for size in (int(body.nbytes[one]) for one in statement.operands[1:3]):
@@ -192,7 +190,7 @@ def predicted(
             size = sizes.get(statement.operand, int(body.nbytes[statement.operand]))
             if ("known" in rewrites and statement.result in known) or statement.result in again:
                 continue
-            if "read_whole" in rewrites and _stem(statement.operand) in given:
+            if "read_whole" in rewrites and statement.operand.partition("@")[0] in given:
                 whole += times
             elif "by_bytes" in rewrites and statement.reason not in ("value", "gradient"):
                 packed[where] += size * times
@@ -200,21 +198,26 @@ def predicted(
                 scalars[where] += max(size, SCALAR_BYTES) * times
             else:
                 values[*where, size] += times
+        for spare in bodies.for_masks(body) if "masks" in rewrites else ():
+            where, size = (executed(spare.step.kind), tuple(sorted(spare.step.axes))), int(body.nbytes[spare.operand])
+            at_most[*where, size] += program.microbatches
         for move in body.backward:
             merged = "merged" in rewrites and isinstance(move, Move) and move.reason == "parameter"
             if isinstance(move, Move) and (merged or move.result in unread):
                 where = executed(move.step.kind), tuple(sorted(move.step.axes))
                 spared[where] += int(body.nbytes[move.operand]) * program.microbatches
-        for move in _once(body) if "unread" in rewrites else ():
+        for move in bodies.once(body) if "unread" in rewrites else ():
             where, size = (executed(move.step.kind), tuple(sorted(move.step.axes))), int(body.nbytes[move.operand])
             packed[where] += size * program.microbatches
             spared[where] += size * program.microbatches
         if "log_softmax" in rewrites:
-            perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in _statistics(body)})
+            perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in bodies.statistics(body)})
         if "in_shards" in rewrites and all(body.elements[one] == 1 for one in body.outputs):
-            perhaps.update(
-                {("all_reduce", axes, SCALAR_BYTES): program.microbatches for axes in _gathered_for_the_loss(body)}
-            )
+            for axes in bodies.gathered_for_the_loss(body):
+                perhaps["all_reduce", axes, SCALAR_BYTES] += program.microbatches
+                parts = prod(body.mesh.axis(axis).size for axis in axes)
+                for size in bodies.before_the_loss(body):
+                    perhaps["all_gather", axes, size // parts] += program.microbatches
     steps, remade, stacked = "in_step" in rewrites, "made_again" in rewrites, stacked if "stacked" in rewrites else ()
     for one, number in passed_on(program, fold, stacked, in_step=steps, made_again=remade):
         values[one] += number
@@ -229,103 +232,10 @@ def predicted(
     for where, size in _summed_apart(program, executed) if "tied" in rewrites else ():
         packed[where] += size
     counting = ("counted" in rewrites and form == EACH) or ("weighed" in rewrites and program.microbatches > 1)
+    data = data if batch is None else batch
     if counting and weights_in(Same(fold))[0].kind == COUNT and data:
         scalars["all_reduce", tuple(sorted(data))] += SCALAR_BYTES * program.microbatches
     return Predicted(values, packed, scalars, whole, perhaps, at_most, spared, at_once="at_once" in rewrites)
-
-
-def _sizes(body: BodyProgram, graph: Graph, rewrites: tuple[str, ...]) -> dict[str, int]:
-    """For names on the way of a parameter's gradient to where it is stored, the bytes that are summed."""
-    found: dict[str, int] = {}
-    for statement in (*body.backward, *body.sync):
-        if isinstance(statement, Move) and statement.reason == "sync" and "whole_sums" in rewrites:
-            first = found.setdefault(statement.operand, int(body.nbytes[statement.operand]))
-            found[statement.result] = first
-    parts = dict(parts_read(graph)) if "part_read" in rewrites else {}
-    for slot in body.params:
-        part = parts.get(slot.value)
-        if part is not None and slot.grad is not None:
-            shown = {one: body.locals[one].placement for one in body.locals if _stem(one) == part}
-            for name, axes in _way(body, slot.grad):
-                # Where ranks along these axes read parts of it, what each gives is put into its place first.
-                taken = [body.nbytes[one] for one, placement in shown.items() if not axes & set(placement.axes)]
-                found[name] = int(min([*taken, found.get(name, body.nbytes[name])]))
-    return found
-
-
-def _way(body: BodyProgram, name: str) -> Iterator[tuple[str, set[str]]]:
-    """The names of a gradient on its way to the optimizer's shards, with the axes along which each is summed: in every
-    micro-batch, then once."""
-    moves = [one for one in (*body.backward, *body.sync) if isinstance(one, Move) and one.reason == "sync"]
-    before = {one.result: one.operand for one in moves}
-    while name in before:
-        name = before[name]
-    after = {one.operand: one for one in moves}
-    while name in after:
-        yield name, set(after[name].step.axes)
-        name = after[name].result
-    yield name, set()
-
-
-def _known(body: BodyProgram) -> Iterator[str]:
-    """The gradients that are gathered of what only becomes one number, by operators that are linear in it alone."""
-    readers: dict[str, list[Statement | None]] = {name: [None] for name in body.outputs}
-    for one in body.forward:
-        for name in dict.fromkeys(operands_of(one)):
-            readers.setdefault(name, []).append(one)
-    for move in body.backward:
-        if not isinstance(move, Move) or move.step.kind != "all_gather" or move.reason != "gradient":
-            continue
-        name = _stem(move.operand).removeprefix("d")
-        while name in body.locals and body.elements[name] > 1 and len(found := readers.get(name, [])) == 1:
-            reader = found[0]
-            if isinstance(reader, Move):
-                name = reader.result
-            elif isinstance(reader, Compute) and infer(reader.signature).laws == (Law.LINEAR,):
-                name = reader.results[0]
-            else:
-                break
-        if name in body.locals and body.elements[name] == 1:
-            yield move.result
-
-
-def _again(body: BodyProgram) -> Iterator[str]:
-    """The results of moves that take a value where another move has taken it. What is computed again is taken again:
-    XLA keeps it apart."""
-    same: dict[str, str] = {}
-    for one in body.backward:
-        if isinstance(one, Gradient) and one.signature.kind == "add" and not one.signature.attrs:
-            (grad,) = one.grads
-            types = {name: body.locals[name].type for name in (*one.results, *([grad] if grad else []))}
-            same |= {name: same.get(grad, grad) for name in one.results if grad and types[name] == types[grad]}
-    seen: dict[tuple[str, str], str] = {}
-    for move in (*body.forward, *body.backward):
-        if isinstance(move, Move) and not move.step.free:
-            key = same.get(move.operand, move.operand), str(move.step)
-            if seen.setdefault(key, move.result) != move.result:
-                yield move.result
-
-
-def _statistics(body: BodyProgram) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The mesh axes and bytes of what a cross entropy that cuts classes sums, each once."""
-    found = {
-        (tuple(sorted(one.step.axes)), int(body.nbytes[one.operand]))
-        for one in body.forward
-        if isinstance(one, Move)
-        and one.step.kind == "all_reduce"
-        and one.operand.startswith("cross_entropy.")
-        and body.elements[one.operand] > 1
-    }
-    yield from sorted(found)
-
-
-def _gathered_for_the_loss(body: BodyProgram) -> set[tuple[str, ...]]:
-    """The mesh axes along which the values that only a loss is made of are gathered."""
-    return {
-        tuple(sorted(one.step.axes))
-        for one in body.forward
-        if isinstance(one, Move) and one.reason == "value" and one.step.kind == "all_gather"
-    }
 
 
 def _gathered_again(program: Program, executed: Callable[[str], str]) -> Iterator[tuple[Where, int]]:
@@ -351,7 +261,7 @@ def _sums_again(
     """The sums that the backward pass of a call makes of the gradient of a parameter that it holds whole."""
     body = _body_of(program, stage, call)
     slot = next(one for one in body.params if one.path == path)
-    names = {name for name, _ in _way(body, slot.grad)} if slot.grad and slot.stored == slot.value else set()
+    names = {name for name, _ in bodies.way(body, slot.grad)} if slot.grad and slot.stored == slot.value else set()
     for one in body.backward:
         if isinstance(one, Move) and one.reason == "sync" and one.operand in names and not one.step.free:
             where = executed(one.step.kind), tuple(sorted(one.step.axes))
@@ -399,7 +309,7 @@ def _sync(program: Program, stage: int, call: int, path: str) -> Iterator[tuple[
     for slot in body.params:
         if slot.path != path or slot.grad is None or slot.synced is None:
             continue
-        names = {name for name, _ in _way(body, slot.grad)}
+        names = {name for name, _ in bodies.way(body, slot.grad)}
         for one in body.sync:
             if isinstance(one, Move) and one.operand in names and not one.step.free:
                 yield one, int(body.nbytes[slot.grad])
@@ -410,37 +320,7 @@ def _body_of(program: Program, stage: int, call: int) -> BodyProgram:
     return program.body(dict(program.stages[stage].calls())[call])
 
 
-def _unread(body: BodyProgram, kernels: Kernels) -> Iterator[str]:
-    """The parameters that the backward pass gathers for no derivative's sake."""
-    gathered = {one.result for one in body.backward if isinstance(one, Move) and one.reason == "parameter"}
-    read: set[str] = set()
-    for one in body.backward:
-        if not isinstance(one, Gradient):
-            read.update(operands_of(one))
-            continue
-        saves = reads(infer(one.signature), one.signature, one.wanted, kernels)
-        slots = {save.index for save in saves if save.what == "operand"}
-        slots -= {BIAS} if one.signature.kind in WITH_BIAS else set()
-        read.update(one.operands[slot] for slot in slots)
-    yield from gathered - read
-
-
-def _once(body: BodyProgram) -> Iterator[Move]:
-    """The gathers of parameters of which there is none in the backward pass, where others are gathered again."""
-    of_each = (
-        [one for one in part if isinstance(one, Move) and one.reason == "parameter"]
-        for part in (body.forward, body.backward)
-    )
-    forward, backward = of_each
-    again = {stem(move.operand) for move in backward}
-    yield from (move for move in forward if again and not move.step.free and stem(move.operand) not in again)
-
-
 def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:
     """All statements, and how often each runs in a step."""
     yield from ((statement, microbatches) for statement in (*body.forward, *body.backward))
     yield from ((statement, 1) for statement in (*body.sync, *body.publish))
-
-
-def _stem(name: str) -> str:
-    return name.partition("@")[0]

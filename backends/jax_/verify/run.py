@@ -22,11 +22,13 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jax.extend.random import define_prng_impl
 from jax.tree_util import keystr
 
 from meshwright.backends.jax_.verify.apart import Cuts
 from meshwright.backends.jax_.verify.waiting import traced_bytes
 from meshwright.ir.frontends.door import load_model
+from meshwright.ir.frontends.jax_.source import loss_of
 
 BESIDE = ("train_shardings", "train_pipeline")
 FLOOR = 6e-3
@@ -78,6 +80,7 @@ def _compared(script: Any, job: dict[str, Any], steps: int, *, wide: bool = Fals
     """The steps of a script and of the model on one device; `wide`: from the same numbers, in fp64."""
     with jax.enable_x64(False):
         state, states, *rest = script.start()
+        rest = [_still(one) for one in rest] if job["still"] else rest
         begun = jax.jit(script.begin)()
         batches = [_batch(script, number, job["words"]) for number in range(steps)]
     if wide:
@@ -86,7 +89,8 @@ def _compared(script: Any, job: dict[str, Any], steps: int, *, wide: bool = Fals
     as_model = getattr(script, "model_state", lambda tree: tree)
     held = rest[0] if rest else getattr(script, "rest", ())
     cuts = Cuts(**job["cuts"])
-    reference = _Reference(job["model"], cuts, as_model(state), held, next(cuts.parts(batches[0]))[1])
+    first = next(cuts.parts(batches[0]))[-1]
+    reference = _Reference(job["model"], cuts, as_model(state), held, first, still=job["still"])
     gradients = jax.jit(script.gradients_of)
     update = jax.jit(script.updated, out_shardings=(script.stored, script.kept))
     compiled, temp, waiting = None, 0, 0
@@ -112,7 +116,7 @@ def _compared(script: Any, job: dict[str, Any], steps: int, *, wide: bool = Fals
             ("the loss", loss, expected),
             ("the gradient of ", as_model(grads), model_grads),
             ("the parameter ", as_model(state), after),
-            *(("the buffer ", jax.tree.map(_shown, one), left) for one in rest),
+            *(("the buffer ", reference.compared(jax.tree.map(_shown, one)), left) for one in rest),
         ):
             far = _far(f"step {number}: {what}", one, other)
             compared = max(compared, len(far))
@@ -147,7 +151,7 @@ def _batch(script: Any, number: int, words: int) -> dict[str, Any]:
 class _Reference:
     """The user's model on one device, beginning with the parameters of a run."""
 
-    def __init__(self, model: str, cuts: Cuts, state: Any, rest: Any, batch: Any) -> None:
+    def __init__(self, model: str, cuts: Cuts, state: Any, rest: Any, batch: Any, *, still: bool) -> None:
         source: Any = load_model(model)
         made = source.made(jax.eval_shape(lambda: batch))
         tree = jax.tree.structure(made.state)
@@ -155,21 +159,23 @@ class _Reference:
         make = source.hooks["optimizer"] or (lambda: optax.adamw(3e-4, weight_decay=0.01))
         self.optimizer = make()
 
-        def loss_of(state: Any, rest: Any, batch: Any) -> Any:
+        def loss_and_left(state: Any, rest: Any, batch: Any) -> Any:
             parts = {True: iter(jax.tree.leaves(state)), False: iter(rest)}
             outputs, after = made.run(jax.tree.unflatten(tree, [next(parts[one]) for one in trained]), batch)
             left = [one for one, its in zip(jax.tree.leaves(after), trained, strict=True) if not its]
-            return source.hooks["loss"](outputs, batch), left
+            return loss_of(source, outputs, batch), left
 
         def step(state: Any, states: Any, grads: Any) -> Any:
             updates, states = self.optimizer.update(grads, states, state)
             return optax.apply_updates(state, updates), states
 
+        self.apart = still and not made.keyed  # keys of a run are not the model's own
         self.cuts, self.updated = cuts, jax.jit(step)
-        self.gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))
+        self.gradients = jax.jit(jax.value_and_grad(loss_and_left, has_aux=True))
         self.state = self._here(state)
-        self.rest = [self._here(one) for one in jax.tree.leaves(rest)]
+        self.rest = [self._here(one) for one in jax.tree.leaves(self._own(rest))]
         self.states = jax.jit(self.optimizer.init)(self.state)
+        self.random = [leaf.random for leaf in made.leaves if leaf.kind != "param"] if still else []
 
     def _here(self, tree: Any) -> Any:
         return jax.device_put(jax.device_get(tree), jax.devices()[0])
@@ -177,18 +183,66 @@ class _Reference:
     def step(self, batch: Any, grads: Any) -> tuple[Any, Any, Any, Any]:
         """The loss, the gradients, the parameters after a step with those of the run, and what else the model holds."""
         sums: Any = None
-        for weight, part in self.cuts.parts(jax.device_get(batch)):
-            (loss, self.rest), own = self.gradients(self.state, self.rest, self._here(part))
+        rests = [self.rest] if self.cuts.copies == 1 else [_of_copy(self.rest, at) for at in range(self.cuts.copies)]
+        for weight, copy, part in self.cuts.parts(jax.device_get(batch)):
+            (loss, rests[copy]), own = self.gradients(self.state, rests[copy], self._here(part))
             weighed = jax.tree.map(lambda one, weight=weight: weight * one, (loss, own))
             sums = weighed if sums is None else jax.tree.map(jax.numpy.add, sums, weighed)
         loss, own = sums
+        self.rest = [one if _is_key(one) else left for one, left in zip(self.rest, rests[0], strict=True)]
         self.state, self.states = self.updated(self.state, self.states, self._here(grads))
-        return loss, own, self.state, [_shown(one) for one in self.rest]
+        return loss, own, self.state, self.compared([_shown(one) for one in self.rest])
+
+    def compared(self, rest: Any) -> Any:
+        """What of what the model holds besides is compared: where nothing is drawn, not what draws come from."""
+        if not self.random:
+            return rest
+        own = jax.tree.leaves(self._own(rest))
+        return [one for one, random in zip(own, self.random, strict=True) if not random]
+
+    def _own(self, rest: Any) -> Any:
+        """What the model itself holds of what a run holds."""
+        return rest.get("held", ()) if self.apart and isinstance(rest, dict) else rest
+
+
+def _still(tree: Any) -> Any:
+    """The same with keys of which everything that is drawn is made of zeros: no dropout drops anything."""
+
+    def zeros(key: Any, width: int, shape: tuple[int, ...]) -> Any:
+        return jax.numpy.zeros(shape, f"uint{width}")
+
+    no_draws = define_prng_impl(
+        key_shape=(2,),
+        seed=lambda seed: jax.numpy.zeros(2, "uint32"),
+        split=lambda key, shape: jax.numpy.zeros((*shape, 2), "uint32"),
+        random_bits=zeros,
+        fold_in=lambda key, data: key,
+        name="no_draws",
+    )
+
+    def still(keys: Any) -> Any:
+        return jax.random.wrap_key_data(jax.numpy.zeros((*keys.shape, 2), "uint32"), impl=no_draws)
+
+    return jax.tree.map(lambda one: still(one) if _is_key(one) else one, tree)
+
+
+def _is_key(one: Any) -> bool:
+    return bool(jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key))
+
+
+def _of_copy(rest: list[Any], copy: int) -> list[Any]:
+    """What the model holds besides, with the keys that this copy has for itself."""
+
+    def own(keys: Any) -> Any:
+        made = [jax.random.fold_in(key, copy) for key in keys.reshape(-1)]
+        return jax.numpy.stack(made).reshape(keys.shape)
+
+    return [own(one) if _is_key(one) else one for one in rest]
 
 
 def _shown(one: Any) -> Any:
     """An array as numbers: of keys, those that they are made of."""
-    return jax.random.key_data(one) if jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key) else one
+    return jax.random.key_data(one) if _is_key(one) else one
 
 
 def _far(what: str, found: Any, expected: Any) -> dict[str, float]:

@@ -21,10 +21,10 @@ from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.jax_.capture import Folded, folded, labels_of, translated
 from meshwright.ir.frontends.jax_.dtypes import type_of
 from meshwright.ir.frontends.jax_.flat import Flat, Leaf, flattened
-from meshwright.ir.frontends.jax_.models import KEYS, TRAINING
+from meshwright.ir.frontends.jax_.models import TRAINING, keys_taken
 from meshwright.ir.frontends.jax_.rooms import placed
 from meshwright.ir.frontends.jax_.sites import Sites
-from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
+from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced, where_its_loss_is
 from meshwright.ir.graph.calls import Calls, Invoked, Places, Scanned, TracedEquation, TracedStep
 from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.graph import Graph, Op
@@ -43,7 +43,7 @@ def calls_of(
         labels, _ = labels_of(source, example, batch, seq)
     step = traced(source, example)
     found = folded(source, step, labels, seed=0)
-    check_plain(source, example, draws=any(op.draws for op in found.graph.ops))
+    check_plain(source, example)
     file, _, factory = reference.rpartition(":")
     return Calls(
         file=Path(file).resolve(),
@@ -51,24 +51,16 @@ def calls_of(
         entries=tuple(named(example)),
         called=frozenset(),
         has_optimizer=source.hooks["optimizer"] is not None,
-        own_loss=None if source.hooks["loss"] is not None else "",
+        own_loss=where_its_loss_is(source, example),
         constants=found.made if constants is None else constants,
         untrained=frozenset(leaf.path for leaf in step.leaves if leaf.kind == "param" and not leaf.trained),
-        places=places_of(step, labels, found),
+        places=places_of(step, labels, found, alone=traced(source, example_batch(source, 1, seq))),
         invoked=invoked_of(source, step, example),
     )
 
 
-def check_plain(source: JaxSource, example: Any, *, draws: bool) -> None:
-    """Must: a step that draws nothing; a loss beside the factory; a batch of named arrays."""
-    if draws:
-        raise EmissionModel(
-            place=source.place, cause="no code is written yet for random numbers that the step draws", fix=ANY
-        )
-    if source.hooks["loss"] is None:
-        raise EmissionModel(
-            place=source.place, cause="there is no loss(outputs, batch)", fix="define it beside the factory"
-        )
+def check_plain(source: JaxSource, example: Any) -> None:
+    """Must: a batch of named arrays."""
     if not isinstance(example, dict) or set(example) != set(named(example)):
         raise EmissionModel(
             place=f"{source.place}, example_inputs", cause="the batch is no dict", fix="return a dict of named arrays"
@@ -78,32 +70,27 @@ def check_plain(source: JaxSource, example: Any, *, draws: bool) -> None:
 def invoked_of(source: JaxSource, step: Step, example: Mapping[str, Any]) -> Invoked:
     """How the factory's model is made and called."""
     made = source.made(example)
-    paths = tuple(leaf.path for leaf in step.leaves if leaf.kind == "param")
-    rest = tuple(leaf.path for leaf in step.leaves if leaf.kind in ("buffer", "constant"))
-    if source.hooks["forward"] is not None:
-        return Invoked(way=made.way, arguments=(), forward=True, paths=paths, rest=rest, named=made.named)
-    drawn = next((name for name in made.accepted if name in KEYS and name not in example), None)
-    if drawn is not None:
-        raise EmissionModel(
-            place=source.place, cause=f"no code is written yet for a forward pass that takes a random {drawn}", fix=ANY
-        )
     taken = [name for name in made.accepted if name in example]
     return Invoked(
         way=made.way,
         arguments=tuple(("" if made.accepted[name] else name, name) for name in taken),
         modes=tuple((name, TRAINING[name]) for name in made.accepted if name in TRAINING and name not in example),
-        paths=paths,
-        rest=rest,
+        keys=keys_taken(made.accepted, example),
+        forward=source.hooks["forward"] is not None,
+        paths=tuple(leaf.path for leaf in step.leaves if leaf.kind == "param"),
+        rest=tuple(leaf.path for leaf in step.leaves if leaf.kind in ("buffer", "constant")),
         named=made.named,
+        keyed=made.keyed,
+        draws=step.draws,
     )
 
 
-def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) -> Places:
-    """Where the values of the fold's bodies are made."""
+def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded, alone: Step) -> Places:
+    """Where the values of the fold's bodies are made; `alone` is the step for a batch of one."""
     sites = Sites(step.whole)
     flat = placed(flattened(step.jaxpr, step.leaves, whole=found.whole, sites=sites))
-    traced, _ = translated(flat, step, labels, found.stacks)
-    at, seen = _made_at(traced.graph, flat), _shapes(flat)
+    whole, _ = translated(flat, step, labels, found.stacks)
+    at, seen = _made_at(whole.graph, flat), _shapes(flat)
     products = _products(translated(flat, step, labels, found.stacks, raw=True)[0].graph, flat)
     values: dict[str, dict[str, str]] = {}
     apart: dict[str, tuple[tuple[int, ...], ...]] = {}
@@ -112,7 +99,7 @@ def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) 
     for name, room, ops in calls_traced(found.graph, found.stacks, found.fold):
         named = list(zip(found.fold.body[name].graph.ops, ops, strict=True))
         own = {op.name: at[other.name] for op, other in named if other.name in at}
-        others = {at[other.name]: traced.graph.types[other.name].shape for _, other in named if other.name in at}
+        others = {at[other.name]: whole.graph.types[other.name].shape for _, other in named if other.name in at}
         parts = {place: joined(seen[place], shape) for place, shape in others.items() if shape != seen[place]}
         if room and not any(stack.holds(room) for stack in found.stacks if stack.path in flat.scans):
             first = begins[room] = min((_first(place) for place in own.values()), default=0)
@@ -133,6 +120,7 @@ def places_of(step: Step, labels: Mapping[str, tuple[str, ...]], found: Folded) 
             path: Scanned(place=one.site, stacks=one.stacks, operands=one.operands) for path, one in flat.scans.items()
         },
         check=sites.check,
+        check_alone=Sites(alone.whole).check,
         step=step_of(step.whole, step.leaves),
     )
 

@@ -7,14 +7,15 @@
 
 Factories and `init` run under `jax.eval_shape`: no weight is made. Models are put into training mode. A forward pass
 receives the entries of the batch that it has parameters for; a parameter called `key` or `rng` gets a random key,
-`train` and its like say that this is training.
+`train` and its like say that this is training. A model that needs such keys has two leaves more, of which every step
+makes its own (`drawn_from`); what an NNX module draws from is part of its state.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,8 +44,12 @@ class Stated:
     """The parameters of its forward pass, and whether they are given by position alone."""
     named: bool = False
     """Whether parameters carry names of mesh axes of their own, for which NNX wants a mesh as it makes them."""
+    keyed: bool = False
+    """Whether keys are made for it, of two leaves that are its state's last ones (`drawn_from`)."""
 
 
+Run = Callable[[Any, Any, Any], tuple[Any, Any]]
+"""A model as a function of its state, a batch, and the key of a step, if it needs one."""
 Made = Callable[[Any], Stated]
 """The model, given the shapes of a batch."""
 
@@ -129,9 +134,40 @@ def _accepted(call: Callable[..., Any], skip: int = 0) -> dict[str, bool]:
     return {name: one.kind is one.POSITIONAL_ONLY for name, one in parameters}
 
 
-def _keyed(call: Callable[..., Any], given: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:
-    names = list(inspect.signature(call).parameters)[skip:]
-    return {name: jax.random.key(0) for name in KEYS if name in names and name not in given}
+def keys_taken(accepted: Mapping[str, bool], batch: Any) -> tuple[str, ...]:
+    """The parameters of a forward pass that get random keys."""
+    return tuple(name for name in KEYS if name in accepted and not (isinstance(batch, Mapping) and name in batch))
+
+
+def _keys(taken: Sequence[str], key: Any) -> dict[str, Any]:
+    """A key for each parameter that gets one."""
+    if len(taken) == 1:
+        return {taken[0]: key}
+    return {name: jax.random.fold_in(key, at) for at, name in enumerate(taken)}
+
+
+def drawn_from(model: Stated, run: Run) -> Stated:
+    """A model that is called with a key, with what keys are made of in its state: a key that stays, and how many steps
+    there were, which every step changes."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    rngs = {"count": jax.ShapeDtypeStruct((), jax.numpy.uint32), "key": key}
+
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        own = state["rngs"]
+        outputs, after = run(state["held"], batch, jax.random.fold_in(own["key"], own["count"]))
+        return outputs, {"held": after, "rngs": {**own, "count": own["count"] + 1}}
+
+    leaves = (Leaf("constant", f"rngs.{name}", type_of(one), random=True) for name, one in rngs.items())
+    state = {"held": model.state, "rngs": rngs}
+    return replace(model, state=state, leaves=(*model.leaves, *leaves), run=step, keyed=True)
+
+
+def _stated(
+    state: Any, leaves: tuple[Leaf, ...], run: Run, way: str, accepted: Mapping[str, bool], *, keyed: bool
+) -> Stated:
+    """A model, with what keys are made of where it is called with some."""
+    model = Stated(state, leaves, lambda state, batch: run(state, batch, None), way, accepted)
+    return drawn_from(model, run) if keyed else model
 
 
 # The four ways --------------------------------------------------------------------------------------------------------
@@ -185,16 +221,22 @@ def _nnx(state: Any, static: Any, place: str, forward: Callable[..., Any] | None
     names = {path: one.get("out_sharding") or one.get("sharding") for path, one in metadata.items()}
     leaves = tuple(replace(leaf, spec=said(names.get(leaf.path))) for leaf in _leaves(state, place, kind_of))
 
-    def run(state: Any, batch: Any) -> tuple[Any, Any]:
+    accepted = _accepted(nnx.merge(static, state).__call__) if forward is None else {}
+
+    def run(state: Any, batch: Any, key: Any) -> tuple[Any, Any]:
         model = nnx.merge(static, state)
         if forward is not None:
             return forward(model, batch), nnx.state(model)
         positional, keyword = arguments(model.__call__, batch, place)
-        outputs = model(*positional, **keyword, **_keyed(model.__call__, keyword))
-        return outputs, nnx.state(model)
+        keys = _keys(keys_taken(accepted, batch), key)
+        keys |= {name: nnx.Rngs(key) for name, key in keys.items() if name == "rngs"}
+        return model(*positional, **keyword, **keys), nnx.state(model)
 
-    named = any(names.values())
-    return lambda batch: Stated(state, leaves, run, "nnx", _accepted(nnx.merge(static, state).__call__), named)
+    def made(batch: Any) -> Stated:
+        keyed = bool(keys_taken(accepted, batch))
+        return replace(_stated(state, leaves, run, "nnx", accepted, keyed=keyed), named=any(names.values()))
+
+    return made
 
 
 def _equinox(state: Any, static: Any, place: str, forward: Callable[..., Any] | None) -> Made:
@@ -207,35 +249,42 @@ def _equinox(state: Any, static: Any, place: str, forward: Callable[..., Any] | 
 
     leaves = _leaves(state, place, kind_of)
 
-    def run(state: Any, batch: Any) -> tuple[Any, Any]:
+    accepted = _accepted(equinox.combine(state, static).__call__) if forward is None else {}
+
+    def run(state: Any, batch: Any, key: Any) -> tuple[Any, Any]:
         model = equinox.combine(state, static)
         if forward is not None:
             return forward(model, batch), state
         positional, keyword = arguments(model.__call__, batch, place)
-        drawn = _keyed(model.__call__, keyword)
         modes = {name: keyword.pop(name) for name in TRAINING if name in keyword}
         size = jax.tree.leaves((positional, keyword))[0].shape[0]
-        keys = {name: jax.random.split(key, size) for name, key in drawn.items()}
+        keys = {name: jax.random.split(one, size) for name, one in _keys(keys_taken(accepted, batch), key).items()}
 
         def one(given: Any, named: Any, key: Any) -> Any:
             return model(*given, **named, **key, **modes)
 
         return jax.vmap(one)(positional, keyword, keys), state
 
-    return lambda batch: Stated(state, leaves, run, "equinox", _accepted(equinox.combine(state, static).__call__))
+    return lambda batch: _stated(state, leaves, run, "equinox", accepted, keyed=bool(keys_taken(accepted, batch)))
 
 
 def _linen(module: Any, place: str, forward: Callable[..., Any] | None, said: Said) -> Made:
     from flax.core import meta
+    from flax.errors import InvalidRngError
 
-    keys = {name: jax.random.key(0) for name in ("params", "dropout")}
+    def keys_of(key: Any) -> dict[str, Any]:
+        return dict(zip(("params", "dropout"), jax.random.split(key), strict=True))
+
+    accepted = _accepted(module.__call__) if forward is None else {}
 
     def made(batch: Any) -> Stated:
         names: dict[str, Any] = {}
+        taken = keys_taken(_accepted(module.__call__), batch)
 
         def begin(batch: Any) -> Any:
             positional, keyword = arguments(module.__call__, batch, place)
-            boxed = module.init(keys, *positional, **keyword, **_keyed(module.__call__, keyword))
+            key = jax.random.key(0)
+            boxed = module.init(keys_of(key), *positional, **keyword, **_keys(taken, key))
             leaves = jax.tree_util.tree_flatten_with_path(boxed, is_leaf=meta.is_axis_metadata)[0]
             names.update({path_of(at): getattr(one, "names", None) for at, one in leaves})
             return meta.unbox(boxed)
@@ -258,19 +307,29 @@ def _linen(module: Any, place: str, forward: Callable[..., Any] | None, said: Sa
             for one in _leaves(flat, place, kind_of)
         )
 
-        def run(state: Any, batch: Any) -> tuple[Any, Any]:
+        def run(state: Any, batch: Any, key: Any) -> tuple[Any, Any]:
+            rngs = {} if key is None else keys_of(key)
             if forward is not None:
-                return forward(module.bind(state, rngs=keys), batch), state
+                return forward(module.bind(state, rngs=rngs), batch), state
             positional, keyword = arguments(module.__call__, batch, place)
-            keyword |= _keyed(module.__call__, keyword)
+            keyword |= {} if key is None else _keys(taken, key)
             others = [name for name in state if name != "params"]
-            result = module.apply(state, *positional, **keyword, rngs=keys, mutable=others or False)
+            result = module.apply(state, *positional, **keyword, rngs=rngs, mutable=others or False)
             if not others:
                 return result, state
             outputs, changed = result
             return outputs, {**state, **{name: changed.get(name, state[name]) for name in others}}
 
-        return Stated(flat, leaves, run, "linen", _accepted(module.__call__))
+        def draws() -> bool:
+            """Whether it asks for a key by itself."""
+            try:
+                jax.eval_shape(lambda state, batch: run(state, batch, None)[0], flat, batch)
+            except InvalidRngError:
+                return True
+            return False
+
+        keyed = bool(taken and forward is None) or draws()
+        return _stated(flat, leaves, run, "linen", accepted, keyed=keyed)
 
     return made
 
@@ -290,10 +349,12 @@ def _pair(init: Callable[..., Any], apply: Callable[..., Any], place: str, forwa
 
     leaves = _leaves(state, place, kind_of)
 
-    def run(state: Any, batch: Any) -> tuple[Any, Any]:
+    accepted = _accepted(apply, skip=1) if forward is None else {}
+
+    def run(state: Any, batch: Any, key: Any) -> tuple[Any, Any]:
         if forward is not None:
             return forward((init, apply), state, batch), state
         positional, keyword = arguments(apply, batch, place, skip=1)
-        return apply(state, *positional, **keyword, **_keyed(apply, keyword, skip=1)), state
+        return apply(state, *positional, **keyword, **_keys(keys_taken(accepted, batch), key)), state
 
-    return lambda batch: Stated(state, leaves, run, "pair", _accepted(apply, skip=1))
+    return lambda batch: _stated(state, leaves, run, "pair", accepted, keyed=bool(keys_taken(accepted, batch)))

@@ -3,7 +3,8 @@
 A jaxpr says nothing of modules, so blocks are told by the parameters that equations read. Parameters are grouped by
 their paths: numbered siblings of which some are alike (`blocks.0.…`, `Block_0.…`) are a stack, the outermost ones
 first. An equation that reads a parameter of a block lies in it. Between two blocks the cut goes where the fewest bytes
-are live: after a residual sum, before the norm that follows.
+are live: after a residual sum, before the norm that follows. Where there are several such places (what is dropped after
+an embedding may be its last equation or the first of a block), the cuts are taken that leave the most blocks alike.
 
 In: the flat equations. Out: the same with a room each, and the stacks. A stack whose blocks are entered in turns (a
 block that is called twice) is none.
@@ -12,9 +13,9 @@ block that is called twice) is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 from meshwright.ir.frontends.folding.stacks import Stack
 from meshwright.ir.frontends.jax_.flat import Flat
@@ -78,7 +79,10 @@ def placed(flat: Flat) -> Flat:
         if not broken:
             break
         stacks = {prefix: stack for prefix, stack in stacks.items() if prefix not in broken}
-    rooms = _shared(flat, _rooms(flat, anchors, live), live)
+    rooms = min(
+        (_shared(flat, _rooms(flat, anchors, live, late), live) for late in _lateness(flat, anchors, live)),
+        key=lambda rooms: _kinds(flat, rooms, live),
+    )
     equations = [replace(one, room=one.room or room) for one, room in zip(flat.equations, rooms, strict=True)]
     used = {room for room in rooms if room}
     kept = [stack for stack in stacks.values() if any(stack.holds(room) for room in used)]
@@ -152,7 +156,33 @@ def _entered_twice(anchors: Sequence[str | None]) -> set[str]:
     return {block.prefix for room in again for block in blocks_of(room)}
 
 
-def _rooms(flat: Flat, anchors: Sequence[str | None], live: Set[int]) -> list[str]:
+Late = tuple[bool, bool, bool]
+"""Of several places where a gap may be cut, whether the last is taken: before blocks, between two, and behind them."""
+
+
+def _lateness(flat: Flat, anchors: Sequence[str | None], live: Set[int]) -> Iterator[Late]:
+    """The ways to cut gaps that differ, as far as one is needed: none where all blocks are alike as they are."""
+    first = (False, False, False)
+    yield first
+    rooms = _rooms(flat, anchors, live, first)
+    if _kinds(flat, rooms, live) > len({_stem(room) for room in rooms if room}):
+        yield from (late for late in product((False, True), (False, True), (False, True)) if late != first)
+
+
+def _stem(room: str) -> str:
+    return room.rstrip("0123456789")
+
+
+def _kinds(flat: Flat, rooms: Sequence[str], live: Set[int]) -> int:
+    """How many blocks of a stack do something else than others, with what depends on inputs or parameters."""
+    found: dict[str, list[object]] = {}
+    for equation, room in zip(flat.equations, rooms, strict=True):
+        if room and not live.isdisjoint(equation.outputs):
+            found.setdefault(room, []).append((equation.name, equation.types))
+    return len({(_stem(room), tuple(done)) for room, done in found.items()})
+
+
+def _rooms(flat: Flat, anchors: Sequence[str | None], live: Set[int], late: Late) -> list[str]:
     """A room for every equation: gaps between anchors of two rooms are cut where the fewest bytes pass."""
     last = {atom: at for at, one in enumerate(flat.equations) for atom in one.inputs if isinstance(atom, int)}
     last |= {atom: len(flat.equations) for atom in flat.outputs if isinstance(atom, int)}
@@ -168,7 +198,10 @@ def _rooms(flat: Flat, anchors: Sequence[str | None], live: Set[int]) -> list[st
     previous, room = -1, ""
     marks = [(at, found) for at, found in enumerate(anchors) if found is not None]
     for at, following in [*marks, (len(anchors), "")]:
-        cut = at if following == room else min(range(previous + 1, at + 1), key=passing.__getitem__)
+        places = range(previous + 1, at + 1)
+        if late[1 if room and following else 2 if room else 0]:
+            places = places[::-1]
+        cut = at if following == room else min(places, key=passing.__getitem__)
         for between in range(previous + 1, at):
             rooms[between] = room if between < cut else following
         if at < len(anchors):

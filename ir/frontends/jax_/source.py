@@ -146,6 +146,8 @@ class Step:
     buffers: tuple[str, ...]
     whole: Any = None
     """The jaxpr with what nothing reads."""
+    draws: bool = False
+    """Whether it draws random numbers, and hands on what later steps draw from."""
 
 
 def traced(source: JaxSource, batch: Any) -> Step:
@@ -172,7 +174,20 @@ def traced(source: JaxSource, batch: Any) -> Step:
 
         closed = jax.make_jaxpr(step)(given, entries)
     inputs = tuple(Leaf("input", name, type_of(one, name)) for name, one in named(batch).items())
-    return Step(_without_waste(closed), (*leaves, *inputs), tuple(leaves[at].path for at in changing), closed)
+    leaves, jaxpr = (*leaves, *inputs), _without_waste(closed)
+    return Step(
+        jaxpr=jaxpr,
+        leaves=leaves,
+        buffers=tuple(leaves[at].path for at in changing),
+        whole=closed,
+        draws=model.keyed or _reads(jaxpr.jaxpr, [leaf.random for leaf in leaves]),
+    )
+
+
+def _reads(jaxpr: Any, among: Sequence[bool]) -> bool:
+    """Whether an equation reads an argument among these."""
+    read = {id(var) for equation in jaxpr.eqns for var in equation.invars}
+    return any(id(var) in read for var, own in zip(jaxpr.invars, among, strict=True) if own)
 
 
 def _in_dtype(leaf: Leaf, dtype: str) -> Leaf:
@@ -195,7 +210,7 @@ def _without_waste(closed: Any) -> Any:
 def loss_of(source: JaxSource, outputs: Any, batch: Any) -> Any:
     """The loss of what a model returned for a batch."""
     hook = source.hooks["loss"]
-    loss = hook(outputs, batch) if hook is not None else _own_loss(outputs)
+    loss = hook(outputs, batch) if hook is not None else own_loss(outputs)[1]
     if getattr(loss, "shape", None) != ():
         raise NoLoss(
             place=source.place,
@@ -205,14 +220,31 @@ def loss_of(source: JaxSource, outputs: Any, batch: Any) -> Any:
     return loss
 
 
-def _own_loss(outputs: Any) -> Any:
-    """The scalar among what a model returns: itself, an entry called loss, or the only one of a tuple."""
+def own_loss(outputs: Any) -> tuple[str, Any]:
+    """The scalar among what a model returns, and the code for it: itself, an entry called loss, or the only one of a
+    tuple."""
     if isinstance(outputs, Mapping):
-        return outputs.get("loss")
+        return '["loss"]', outputs.get("loss")
     if isinstance(outputs, tuple | list):
-        scalars = [one for one in outputs if getattr(one, "shape", None) == ()]
-        return scalars[0] if len(scalars) == 1 else None
-    return outputs
+        scalars = [at for at, one in enumerate(outputs) if getattr(one, "shape", None) == ()]
+        return (f"[{scalars[0]}]", outputs[scalars[0]]) if len(scalars) == 1 else ("", None)
+    return "", outputs
+
+
+def where_its_loss_is(source: JaxSource, batch: Any) -> str | None:
+    """The code for a model's own loss, behind what it returns; None for one that has a hook for it."""
+    if source.hooks["loss"] is not None:
+        return None
+    found: list[str] = []
+    model = source.made(batch)
+
+    def run(state: Any, batch: Any) -> Any:
+        where, loss = own_loss(model.run(state, batch)[0])
+        found.append(where)
+        return loss
+
+    jax.eval_shape(run, model.state, batch)
+    return found[-1]
 
 
 HINTS = {

@@ -285,9 +285,39 @@ def test_blocks_that_are_written_out_begin_where_their_operators_do() -> None:
 
 
 def test_what_no_code_calls_is_refused() -> None:
-    reference = f"{ZOO}/nnx_.py:gpt_dropout"
-    with pytest.raises(EmissionModel, match="random numbers"):
+    reference = f"{ZOO}/tuples.py:mean"
+    with pytest.raises(EmissionModel, match="the batch is no dict"):
         calls_of(load_model(reference), reference, batch=2, seq=16)
+
+
+def test_what_a_step_draws_is_told_with_its_calls() -> None:
+    """NNX models hold what they draw from; others are given a key, that two of their leaves make."""
+    found = {}
+    for name in ("nnx_.py:gpt", "nnx_.py:gpt_dropout", "drawing.py:linen", "equinox_.py:keyed", "drawing.py:scanned"):
+        calls = calls_of(load_model(f"{ZOO}/{name}"), f"{ZOO}/{name}", batch=2, seq=16)
+        assert calls.invoked is not None
+        found[name] = calls.invoked.draws, calls.invoked.keyed, calls.invoked.keys, calls.own_loss
+    assert found == {
+        "nnx_.py:gpt": (False, False, (), None),
+        "nnx_.py:gpt_dropout": (True, False, (), None),
+        "drawing.py:linen": (True, True, (), "[1]"),
+        "equinox_.py:keyed": (True, True, ("key",), None),
+        "drawing.py:scanned": (True, True, ("key",), ""),
+    }
+
+
+def test_blocks_are_cut_where_most_are_alike() -> None:
+    """What is dropped of an embedding lies outside of the first block, and of the last one's sum in it."""
+    captured = capture(load_model(f"{ZOO}/drawing.py:linen"), batch=2, seq=16)
+    assert [(one.repeats, one.glue) for one in captured.fold.segments] == [(1, True), (2, False), (1, True)]
+
+
+def test_one_sample_may_be_traced_otherwise() -> None:
+    """Its labels are one number, of which JAX makes another shape."""
+    for name, alike in (("images.py:vit", False), ("nnx_.py:gpt", True)):
+        places = calls_of(load_model(f"{ZOO}/{name}"), f"{ZOO}/{name}", batch=2, seq=16).places
+        assert places is not None
+        assert (places.check == places.check_alone) == alike, name
 
 
 def test_models_of_torch_import_no_jax() -> None:

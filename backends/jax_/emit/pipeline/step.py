@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.jax_.emit import accumulation
-from meshwright.backends.jax_.emit.model import has_rest
+from meshwright.backends.jax_.emit.model import has_rest, invoked, loss_of
 from meshwright.backends.jax_.emit.pipeline.code import PIPELINE, text
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS, Stages
 from meshwright.ir.analysis.weights import COUNT, MEAN, Weight
@@ -24,7 +24,7 @@ def model_state(state: Tree) -> Tree:
 
 def loss_of(state: Tree, batch: BatchREST_ARGUMENT) -> jax.Array:
     """The user's loss of a micro-batch."""
-    return model_file.loss(outputs_of(state, batchREST), batch)
+    return LOSS
 
 
 def share(micro: Batch) -> Any:
@@ -45,15 +45,14 @@ gradients_of = jax.shard_map(
 
 def step(stages: Stages, data: tuple[str, ...]) -> Iterator[str]:
     """The lines of train.py, for copies along these axes."""
-    calls = stages.subject.calls
-    assert calls.invoked is not None
-    rest = has_rest(calls.invoked)
+    rest = has_rest(invoked(stages.subject))
     weight = accumulation.weight_of(stages.subject)
     share = accumulation.counted_in(weight) if weight.kind == COUNT else "1.0"
     made = "cast(as_made(), jnp.float32)" if stages.subject.workload.states.casts else "as_made()"
     used = "lambda: cast(as_made(), jnp.bfloat16)" if stages.subject.workload.states.casts else "as_made"
     code = (
-        STEP.replace("MADE", made)
+        STEP.replace("LOSS", loss_of(stages.subject, "outputs_of(state, batchREST)", "batch"))
+        .replace("MADE", made)
         .replace("USED", used)
         .replace("REST_ARGUMENT", ", rest: Tree" * rest)
         .replace("REST", ", rest" * rest)

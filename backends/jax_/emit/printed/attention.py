@@ -26,6 +26,7 @@ def attention(
     shift: int = 0,
     bias: Array | None = None,
     scale: float | None = None,
+    dropped: Callable[[Array], Array] = lambda shares: shares,
 ) -> Array:
     """Attention of queries at certain positions to all keys; heads stand before tokens, and may share keys."""
     batch, heads, length, depth = query.shape
@@ -37,7 +38,7 @@ def attention(
     if mask:
         at = jnp.arange(length) if queries is None else queries
         scores = jnp.where(seen(mask, width, at, jnp.arange(key.shape[2]), shift), scores, -jnp.inf)
-    shares = jax.nn.softmax(scores).astype(query.dtype).reshape(batch, many, heads // many, length, -1)
+    shares = dropped(jax.nn.softmax(scores).astype(query.dtype)).reshape(batch, many, heads // many, length, -1)
     return jnp.einsum("bhgqk,bhkd->bhgqd", shares, value).reshape(batch, heads, length, -1)
 
 

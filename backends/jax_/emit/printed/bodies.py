@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from meshwright.backends.jax_.capabilities import TARGETS
-from meshwright.backends.jax_.emit.printed.dialect import CHANGED, PARAMS, Jax, Read
+from meshwright.backends.jax_.emit.printed.dialect import CHANGED, KEY, PARAMS, Jax, Read
 from meshwright.backends.jax_.emit.printed.moves import NAMES
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.printing import Function, functions_of, items_of, regions_of
@@ -31,7 +31,22 @@ RESERVED = frozenset(
         *(*dir(builtins), *keyword.kwlist, *NAMES),
         *("jax", "jnp", "np", "math", "itertools", "partial", "re", "os", "Any", "Array", "Axes", "Move", "Ways"),
         *("MESH", "PARAMS", "GRADS", "STATES", "SUMS", "P", "mesh", "devices", "types", "lie", "by_path", "specs_of"),
-        *("loss_of", "summed", "batch", "own", PARAMS, "Params", "Sequence", "Callable", "rest", "left", CHANGED),
+        *(
+            "loss_of",
+            "summed",
+            "batch",
+            "own",
+            "rngs",
+            "held",
+            KEY,
+            PARAMS,
+            "Params",
+            "Sequence",
+            "Callable",
+            "rest",
+            "left",
+            CHANGED,
+        ),
     )
 )
 """Names that the file has for something else."""
@@ -47,6 +62,11 @@ class PrintedBody:
     """It returns the outputs of the body, and then what buffers are set to."""
     writes: tuple[str, ...] = ()
     """The paths of these buffers."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether it is given a key to draw by."""
+        return bool(drawing(self.piece.graph))
 
 
 @dataclass(frozen=True)
@@ -87,6 +107,7 @@ def printed_of(subject: Subject) -> Printed:
             batch=batch,
             constants={law: f"{name}()" for law, (name, _) in made.items()},
             reads=dict(_reads(subject.bodies[piece.plan.name], subject, own)),
+            sites=drawing(piece.graph),
             regathers=shardings.gathers_again(piece) and not piece.plan.recompute,
         )
         entries = frozenset(_entries(piece))
@@ -108,6 +129,11 @@ def printed_of(subject: Subject) -> Printed:
         function = functions_of(region, _no_call, dialect.let_go, taken, given, beside=0)
         bodies[piece.plan.body] = PrintedBody(piece, name, function, tuple(one.writes for one in writes))
     return Printed(subject, bodies, batch, dict(made.values()))
+
+
+def drawing(graph: Graph) -> tuple[str, ...]:
+    """The operators that draw random numbers."""
+    return tuple(op.name for op in graph.ops if op.draws)
 
 
 def given_in_parts(subject: Subject, ways: Sequence[Routed]) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from meshwright.backends.jax_.emit.printed.expressions import group, part
 from meshwright.backends.jax_.emit.printed.operators import WRITERS
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.common import CommonDialect
-from meshwright.backends.printing.expressions import refuse
+from meshwright.backends.printing.expressions import called, refuse, value
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph.graph import Param, Type
+from meshwright.ir.graph.graph import Attr, Param, Type
 from meshwright.ir.program.routes import Way
 from meshwright.ir.quoting import literal
 from meshwright.ir.sharding.layouts import Layout
@@ -20,6 +20,8 @@ from meshwright.ir.sharding.reshard import Step
 
 PARAMS = "params"
 """What functions call the parameters that they read, by path."""
+KEY = "key"
+"""What they call the key that they draw by."""
 CHANGED = "changed"
 """What they call what buffers are set to, by path."""
 
@@ -41,6 +43,8 @@ class Jax(CommonDialect):
 
     reads: Mapping[str, Read]
     """The parameters of the body, by value."""
+    sites: Sequence[str] = ()
+    """The operators that draw, by name."""
     regathers: bool = False
     """Whether nothing but parameters is made again for the backward pass: what else is moved is kept by name then."""
 
@@ -50,9 +54,25 @@ class Jax(CommonDialect):
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
             return self.constant(call)
-        if call.op.kind not in WRITERS or call.rows or call.op.draws:
+        if call.op.kind == "dropout" and not call.rows:
+            same = call.op.integers("same") if "same" in call.attrs else ()
+            rank = len(call.given[0].shape)
+            return self.dropped("%0", call, "p", [f"d{dim}" for dim in range(rank) if dim not in same], same)
+        if call.op.kind not in WRITERS or call.rows or call.op.attr("random"):
             raise refuse(call.op, "no code is written for it yet")
-        return WRITERS[call.op.kind](call)
+        text = WRITERS[call.op.kind](call)
+        if not call.op.draws:
+            return text
+        dropped = self.dropped("shares", call, "dropout", ("b", "hk", "g", "sq"), ())
+        return f"{text[:-1]}, dropped=lambda shares: {dropped})"
+
+    def dropped(self, text: str, call: LocalOp, rate: str, factors: Sequence[str], same: tuple[int, ...]) -> str:
+        """Dropout. Devices draw alike what all of them have, and apart what they have parts of: by these factors."""
+        axes = dict.fromkeys(axis for factor in factors for axis, _ in call.cuts.get(factor, ()))
+        named: dict[str, Attr] = {"axes": tuple(axes)} if axes else {}
+        named |= {"same": same} if same else {}
+        keep = value(round(1 - float(str(call.attrs.get(rate, 0.0))), 6))
+        return called("dropout", text, KEY, str(self.sites.index(call.op.name)), keep, **named)
 
     def part(self, text: str, axis: str, dim: int, layout: Layout, extent: int, where: str) -> str:
         return part(text, axis, dim, layout, extent, where)

@@ -119,6 +119,16 @@ def avg_pool(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), paddin
     return windows(x, jax.lax.add, 0.0, kernel, stride, padding, gaps=()) / math.prod(kernel)
 
 
+def dropout(x: Array, key: Array, site: int, keep: float, axes: Axes = (), same: Sequence[int] = ()) -> Array:
+    """Each element over the share that is kept, or zero. Devices along these axes draw apart, others alike; elements
+    along these dimensions have the same draw."""
+    key = jax.random.fold_in(key, site)
+    for axis in axes:
+        key = jax.random.fold_in(key, jax.lax.axis_index(axis))
+    shape = [1 if dim in same else extent for dim, extent in enumerate(x.shape)]
+    return jnp.where(jax.random.bernoulli(key, keep, shape), x / keep, 0)
+
+
 def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     """A smooth rectifier."""
     return jnp.where(x * beta > threshold, x, jax.nn.softplus(x * beta) / beta)

@@ -119,8 +119,8 @@ def _summed(call: LocalOp, text: str, reduction: object) -> str:
 def _attention(call: LocalOp) -> str:
     """Attention of this device's queries to all keys."""
     attrs = call.attrs
-    if attrs.get("dropout"):
-        raise refuse(call.op, "random numbers")
+    if call.coupled and attrs.get("dropout"):
+        raise refuse(call.op, "random numbers in a ring", ONLY_WHOLE)
     if call.coupled:
         return _ring(call)
     if "sk" in call.cuts:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
-from meshwright.backends.jax_.emit.model import changes
+from meshwright.backends.jax_.emit.model import changes, draws, invoked, rest_paths
 from meshwright.backends.jax_.emit.printed.bodies import Printed, PrintedBody
-from meshwright.backends.jax_.emit.printed.dialect import CHANGED, PARAMS
+from meshwright.backends.jax_.emit.printed.dialect import CHANGED, KEY, PARAMS
 from meshwright.backends.jax_.emit.recompute import inputs_that_wait, keeps
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.printing.naming import free
@@ -49,9 +49,15 @@ class Pass:
                 yield from (line for number in numbers for line in self.call(number))
             else:
                 yield from self.scanned(self.scan_at(numbers[0]), numbers)
-        loss = self.name(self.wires.results[self.printed.subject.fold.loss or 0])
-        left = "tree_map_with_path(lambda keys, _: left[path_of(keys)], rest)"
-        yield f"return {loss}{f', {left}' * changes(self.printed.subject)}"
+        loss, subject = self.name(self.wires.results[self.printed.subject.fold.loss or 0]), self.printed.subject
+        held = 'rest["held"]' if draws(subject) else "rest"
+        updated = any(body.updates for body in subject.program.bodies)
+        left = f"tree_map_with_path(lambda keys, _: left[path_of(keys)], {held})" if updated else held
+        if draws(subject):
+            yield 'rngs = {**rngs, "count": rngs["count"] + 1}'
+            own = bool(rest_paths(invoked(subject)))
+            left = f'{{"held": {left}, "rngs": rngs}}' if own else '{"rngs": rngs}'
+        yield f"return {loss}{f', {left}' * changes(subject)}"
 
     def scan_of(self, number: int) -> str | None:
         """The place of the loop that a call is a run of."""
@@ -75,7 +81,8 @@ class Pass:
         """The statement of a call, and what becomes of the buffers that it changes."""
         call = self.calls[number]
         own = f"inside({PARAMS}, {literal(f'{call.path}.')})" if call.path else PARAMS
-        given = [own, *(self.name(at) for at in self.wires.sources[number])]
+        key = [f"jax.random.fold_in({KEY}, {number})"] * self.body(number).draws
+        given = [own, *key, *(self.name(at) for at in self.wires.sources[number])]
         made = self.made(number, {self.names[at] for at in self.read_after(number) if at in self.names})
         changed = [CHANGED] * bool(self.body(number).writes)
         yield f"{', '.join((*made, *changed))} = {self.function(number)}({', '.join(given)})"
@@ -148,11 +155,15 @@ class Pass:
         name = free(f"one_of_{body.name.removesuffix('_forward')}", set(self.printed.names))
         carry, start = (f"({', '.join(one)})" if several else one[0] for one in (inner, begins))
         yield ""
-        yield f"def {name}({'carry' if several else carry}: Any, own: Params) -> tuple[Any, None]:"
+        own, kind = ("*own", "Any") if body.draws else ("own", "Params")
+        yield f"def {name}({'carry' if several else carry}: Any, own: {kind}) -> tuple[Any, None]:"
         yield from [f"    {carry} = carry"] * several
-        yield f"    return {self.function(first)}({', '.join(['own', *given])}), None"
+        yield f"    return {self.function(first)}({', '.join([own, *given])}), None"
         yield ""
-        yield f"{carry}, _ = jax.lax.scan({name}, {start}, {self.stacked(scan, numbers)})"
+        stacked = self.stacked(scan, numbers)
+        if body.draws:
+            stacked = f"({stacked}, jax.random.split(jax.random.fold_in({KEY}, {first}), {len(numbers)}))"
+        yield f"{carry}, _ = jax.lax.scan({name}, {start}, {stacked})"
 
     def carried(self, first: int) -> Mapping[int, int]:
         """Of every output of a loop's block that the next one reads, the input that it is there."""

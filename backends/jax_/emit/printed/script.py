@@ -13,9 +13,9 @@ from functools import cached_property
 
 from meshwright.backends.jax_.capabilities import TARGETS
 from meshwright.backends.jax_.emit.accumulation import counted_in, weight_of
-from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes
+from meshwright.backends.jax_.emit.model import CARRIED_ARGUMENTS, changes, draws, invoked, rest_paths, with_keys
 from meshwright.backends.jax_.emit.printed.bodies import Printed, Sums, printed_of, summed_apart, sums_of
-from meshwright.backends.jax_.emit.printed.dialect import CHANGED
+from meshwright.backends.jax_.emit.printed.dialect import CHANGED, KEY
 from meshwright.backends.jax_.emit.printed.expressions import group
 from meshwright.backends.jax_.emit.printed.moves import used_by
 from meshwright.backends.jax_.emit.printed.passes import Pass
@@ -103,7 +103,7 @@ class PrintedScript:
         which XLA's partitioner may not do. Raises an `EmissionPrinted` for what no code is written for."""
         how = replace(TARGETS[subject.decisions.target].lowering(), adds_first=True).for_stack(subject.workload.stack)
         program = lower(subject.fold, subject.decisions, how, subject.workload)
-        own = replace(subject, program=program)
+        own = with_keys(replace(subject, program=program))
         return PrintedScript(Shardings(own), printed_of(own))
 
     @property
@@ -183,7 +183,8 @@ class PrintedScript:
             yield from (f"    return {lines[-1][1]}", "", "")
         for body in self.printed.bodies.values():
             one = body.function
-            given = ", ".join(["params: Params", *(f"{name}: Array" for name in one.arguments)])
+            key = [f"{KEY}: Array"] * body.draws
+            given = ", ".join(["params: Params", *key, *(f"{name}: Array" for name in one.arguments)])
             made = one.returns[: len(one.returns) - len(body.writes)]
             changed = dict(zip(body.writes, one.returns[len(made) :], strict=True))
             rows = [f"{CHANGED} = {{", *(f"    {literal(path)}: {to}," for path, to in changed.items()), "}"]
@@ -196,14 +197,24 @@ class PrintedScript:
             yield "def loss_of(state: Any, rest: Any, batch: Mapping[str, Array]) -> Any:"
             also = ", and what the model holds besides then" * changes(self.subject)
             yield f'    """The loss, of what this device has of parameters, rest and batch{also}."""'
-            yield "    params = {**by_path(state), **by_path(rest)}"
-            yield from ["    left = dict(by_path(rest))"] * changes(self.subject)
+            yield from self._begun()
         else:
             yield "def loss_of(state: Any, batch: Mapping[str, Array]) -> Array:"
             yield '    """The loss, of what this device has of parameters and batch."""'
             yield "    params = by_path(state)"
         whole = returned(list(Pass(self.printed, self.shardings).lines()))
         yield from (part for line in whole for part in fitted(f"    {line}".rstrip()))
+
+    def _begun(self) -> Iterator[str]:
+        """The first lines of a loss that is given a rest: parameters by path, what is left of buffers, and a key."""
+        held, own = "rest", True
+        if draws(self.subject):
+            held, own = 'rest["held"]', bool(rest_paths(invoked(self.subject)))
+            yield '    rngs = rest["rngs"]'
+            yield f'    {KEY} = jax.random.fold_in(rngs["key"], rngs["count"])'
+        yield f"    params = {{**by_path(state), **by_path({held})}}" if own else "    params = by_path(state)"
+        if any(body.updates for body in self.subject.program.bodies):
+            yield f"    left = dict(by_path({held}))"
 
     def beside(self, path: str) -> Iterator[str]:
         """The file after its mesh: functions that the printed ones use come first."""

@@ -81,6 +81,32 @@ def drawn(handle: Any) -> bool:
     return False
 
 
+def kept_by(handle: Any) -> float | None:
+    """The share of elements that a mask keeps, if it is drawn as booleans, and divided by that."""
+    kept = None
+    while isinstance(handle, Term) and handle.op == RANDOM and handle.dtype != "bool":
+        name, *given = handle.args
+        by = number(given[-1]) if name in ("div", "mul") else None
+        if by is not None and kept is None:
+            kept = float(by) if name == "div" else 1 / float(by)
+        elif name not in ("convert_element_type", "broadcast_in_dim", "reshape"):
+            return None
+        handle = given[0]
+    return kept if isinstance(handle, Term) and handle.op == RANDOM and kept is not None and 0 < kept < 1 else None
+
+
+def drawn_once(handle: Term, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions of a shape along which all elements of a drawn mask are the same."""
+    once: set[int] = set()
+    while handle.op == RANDOM and len(handle.shape) == len(shape):
+        once |= {dim for dim, extent in enumerate(handle.shape) if extent < shape[dim]}
+        name, *given = handle.args
+        if name not in ("convert_element_type", "broadcast_in_dim", "div", "mul") or not given:
+            break
+        handle = given[0]
+    return tuple(sorted(once))
+
+
 def array(data: Any, type_: Type) -> Term:
     """An array that stands in the code."""
     values = np.asarray(data)

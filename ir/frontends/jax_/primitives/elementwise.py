@@ -161,6 +161,24 @@ def chosen(t: Translator, equation: Equation, given: list[Any]) -> Given:
     return t.elementwise("where", operands, type_, attrs)
 
 
+def multiplied(t: Translator, equation: Equation, given: list[Any]) -> Given:
+    """A product. That with a drawn mask, which is divided by the share that it keeps, is dropout."""
+    type_ = equation.types[0]
+    for one, mask in (given, given[::-1]):
+        kept = constants.kept_by(mask)
+        if kept is not None and not isinstance(one, Term) and t.shape(one) == type_.shape:
+            return _dropped(t, one, mask, kept, type_)
+    return pair(t, "mul", given[0], given[1], type_)
+
+
+def _dropped(t: Translator, one: Given, mask: Term, kept: float, type_: Type) -> Given:
+    """Dropout; along dimensions of one element in its mask, all elements have the same draw (`same`)."""
+    attrs: dict[str, Attr] = {"p": round(1 - kept, 6)}
+    if same := constants.drawn_once(mask, type_.shape):
+        attrs["same"] = same
+    return t.emit("dropout", [t.read(one)], (type_,), attrs)
+
+
 def dropout(t: Translator, which: Given, one: Given, other: Given, type_: Type) -> Given | None:
     """Dropout, if a drawn mask keeps elements of a value divided by the share that is kept."""
     if not isinstance(which, Term) or not constants.drawn(which) or isinstance(one, Term) or number(other) != 0:
@@ -170,7 +188,7 @@ def dropout(t: Translator, which: Given, one: Given, other: Given, type_: Type) 
     if before is None or not isinstance(kept, float) or len(before.operands) != 1:
         return None
     kept = kept if before.kind == "div" else 1 / kept
-    return t.emit("dropout", [before.operands[0]], (type_,), {"p": round(1 - kept, 6)})
+    return _dropped(t, before.operands[0], which, kept, type_)
 
 
 def cast(t: Translator, equation: Equation, given: list[Any]) -> Given:
@@ -266,10 +284,11 @@ TABLE: dict[str, Lowering] = {
     **{
         name: binary(kind)
         for name, kind in {
-            "add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "pow": "pow", "rem": "fmod",
+            "add": "add", "add_any": "add", "sub": "sub", "pow": "pow", "rem": "fmod",
             "atan2": "atan2", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
         }.items()
     },
+    "mul": multiplied,
     "div": divided,
     "max": greater,
     "min": lesser,

@@ -21,7 +21,7 @@ def shown(found: Verified, planned: tuple[float, ...]) -> Iterable[str]:
     yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
     yield f"compared      {found.tensors} tensors per rank and step, the worst off by {found.worst:.1e}"
     if found.still:
-        yield f"random        {', '.join(found.still)}: in place of draws their means, on both sides"
+        yield f"random        {', '.join(found.still)}: compared without draws, on both sides"
     if found.in_fp64 is not None:
         off = f"{found.apart} tensors are off by more than 1e-05 in fp32"
         yield f"rounding      {off}; of the same script in fp64, the worst by {found.in_fp64:.1e}"

@@ -60,3 +60,28 @@ def example_inputs(batch: int, seq: int) -> dict[str, Any]:
 
 def loss(outputs: Any, batch: dict[str, Any]) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(outputs, batch["labels"]).mean()
+
+
+class Keyed(eqx.Module):
+    """Every sequence is given a key of its own."""
+
+    tokens: eqx.nn.Embedding
+    up: eqx.nn.Linear
+    down: eqx.nn.Linear
+    drop: eqx.nn.Dropout
+
+    def __init__(self, key: Any) -> None:
+        tokens, up, down = jax.random.split(key, 3)
+        self.tokens = eqx.nn.Embedding(V, D, key=tokens)
+        self.up, self.down = eqx.nn.Linear(D, F, key=up), eqx.nn.Linear(F, V, key=down)
+        self.drop = eqx.nn.Dropout(0.2)
+
+    def __call__(self, tokens: Any, *, key: Any) -> Any:
+        first, second = jax.random.split(key)
+        x = self.drop(jax.vmap(self.tokens)(tokens), key=first)
+        x = self.drop(jax.nn.relu(jax.vmap(self.up)(x)), key=second)
+        return jax.vmap(self.down)(x)
+
+
+def keyed() -> Keyed:
+    return Keyed(jax.random.key(0))

@@ -1,0 +1,108 @@
+"""Models that draw random numbers: what a step is given to draw from, and what it leaves for the next."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+
+from meshwright.backends.jax_.emit.files import emit
+from meshwright.backends.jax_.emit.script import printed_in
+from meshwright.backends.jax_.emit.shardings import Shardings
+from meshwright.backends.jax_.verify.emitted import still, verdict
+from meshwright.backends.jax_.verify.predicted import REWRITES
+from meshwright.ir.errors import EmissionModel
+from tests.backends.jax_.planned import ROOT, ZOO, job, needed_of, ran_together, subject
+from tests.backends.jax_.proved import ran as recorded
+from tests.backends.torch_.emitted import unclean
+
+PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (f"{ZOO}/nnx_.py:gpt_dropout", {"dp": 2, "zero": 3}),
+    (f"{ZOO}/nnx_.py:gpt_dropout", {"dp": 2, "microbatches": 2}),
+    (f"{ZOO}/drawing.py:streams", {"dp": 2, "microbatches": 2, "recompute": "full"}),
+    (f"{ZOO}/drawing.py:linen", {"dp": 2, "tp": 2, "recompute": "full"}),
+    (f"{ZOO}/equinox_.py:keyed", {"dp": 2, "microbatches": 2}),
+    (f"{ZOO}/drawing.py:scanned", {"tp": 2, "cp": 2, "zero": 3, "microbatches": 2}),
+    (f"{ZOO}/nnx_.py:gpt_dropout", {"dp": 2, "tp": 2, "microbatches": 2}),
+    (f"{ZOO}/drawing.py:streams", {"dp": 2, "tp": 2, "sequence_parallel": True}),
+    (f"{ZOO}/drawing.py:scanned", {"dp": 2, "tp": 2, "sequence_parallel": True}),
+)
+OWN = 6
+"""So many run the model's own code, the others what is printed."""
+
+
+def test_what_draws_is_printed_where_it_must_be() -> None:
+    """Nothing is drawn while a printed model is compared; else masks are those of one device."""
+    plans = [subject(reference, **degrees) for reference, degrees in PLANS]
+    assert [still(plan) for plan in plans] == [()] * OWN + [("dropout",)] * (len(PLANS) - OWN)
+
+
+@pytest.mark.slow
+def test_masks_are_those_of_one_device(tmp_path: Path) -> None:
+    """Step by step and micro-batch by micro-batch, also of copies that run by themselves; what is left for the next
+    step to draw from is compared with the rest."""
+    for one, ran in ran_together("draws", PLANS, tmp_path, 400):
+        found = verdict(one, ran)
+        assert found.exact, (one.subject.config, found.differences)
+        assert any("the buffer" in name for name in ran.off) == (not found.still)
+
+
+@pytest.mark.slow
+def test_attention_is_printed_with_its_dropout(tmp_path: Path) -> None:
+    plan = replace(subject(f"{ZOO}/drawing.py:linen", dp=2, tp=2), prints=True)
+    (ran,) = recorded("attention_drops", {"linen": (one := job(plan, tmp_path))}, 300).values()
+    assert (found := verdict(one, ran)).exact, found.differences
+    assert found.still == ("attention", "dropout")
+
+
+@pytest.mark.slow
+def test_what_masks_are_made_for_is_not_made_again(tmp_path: Path) -> None:
+    """A product at a block's end, and its sum over devices, of which only dropout reads what it makes."""
+    reference, degrees = PLANS[3]
+    one = job(subject(reference, **degrees), tmp_path)
+    (ran,) = recorded("masks", {"linen": one}, 300).values()
+    assert "masks" in needed_of(one, ran, REWRITES)
+
+
+@pytest.mark.slow
+def test_scripts_that_draw_are_clean(tmp_path: Path) -> None:
+    for number, (reference, degrees) in enumerate(PLANS):
+        emit(subject(reference, **degrees), tmp_path / str(number)).write(tmp_path / str(number))
+    assert unclean(tmp_path, types=False) == ""
+
+
+def test_what_is_printed_draws_by_keys_of_its_own() -> None:
+    """By the axes that cut what is drawn for: its model's own streams are another thing."""
+    plan = subject(f"{ZOO}/nnx_.py:gpt_dropout", dp=2, tp=2, microbatches=2)
+    printed = printed_in(Shardings(plan))
+    assert printed is not None
+    assert still(plan) == ("dropout",)
+    text = "\n".join(printed.functions())
+    assert 'dropout(linear, key, 0, 0.9, axes=("dp",))' in text
+    assert {"rngs.count", "rngs.key"} < set(printed.shardings.rest)
+    assert "held.blocks.0.drop.rngs.count" in printed.shardings.rest
+
+
+def test_stages_do_not_draw() -> None:
+    with pytest.raises(EmissionModel, match="hand on what it returns alone"):
+        Shardings(subject(f"{ZOO}/nnx_.py:gpt_dropout", pp=2, microbatches=2)).check()
+
+
+@pytest.mark.slow
+def test_no_two_draws_are_alike() -> None:
+    """On two copies, in two steps, at two places; what devices have whole, all of them draw alike. Two steps of two
+    micro-batches are counted."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, str(Path(__file__).with_name("draws_run.py"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"unlike": 2 * 2 * 2, "alike": True, "kept": pytest.approx(0.9, abs=0.02), "count": 2 * 2}
