@@ -13,8 +13,9 @@ differences, are taken at the constants that are shipped. Then
 
 by iteratively reweighted least squares, kept inside the ranges, and once more from there. w_i is 1/sqrt(rows of the
 source), halved for runs whose recomputation is blank, and again for mixtures of experts (their replicates differ by
-five times as much). A run that is left out is left out of the sum; its slopes are not looked at, and a constant that no
-other run depends on forgets what it was (`without_a_word`).
+five times as much). Runs that we doubt (`doubts`) teach nothing, and are scored all the same. A run that is left out
+is left out of the sum; its slopes are not looked at, and a constant that no other run depends on forgets what it was
+(`without_a_word`).
 
 `--effects` fits nothing: it says of every constant how many rows it moves, and how far these are off with it and
 without (`WITHOUT`).
@@ -39,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import b200_single_node
+from benchmarks.doubts import believed
 from benchmarks.models import read_models
 from benchmarks.price import Pricer
 from benchmarks.reading import read_runs
@@ -115,7 +117,7 @@ class Fitter:
 
     def __call__(self, rows: Sequence[Run], start: Profile) -> Profile:
         """The start, moved to where these rows want it."""
-        known = [self.known[run.row] for run in rows if run.row in self.known]
+        known = [self.known[run.row] for run in rows if run.row in self.known and believed(run)]
         errors, slopes = np.array([one.error for one in known]), np.array([one.by_constant for one in known])
         moves = solved(errors, slopes, weights([one.run for one in known]), start)
         return moved(start, without_a_word(moves, slopes, start))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from benchmarks.models import adapted, fold_of
-from benchmarks.runs import Run, stage_layers
+from benchmarks.runs import Run
 from benchmarks.scores import Priced
 from benchmarks.stacks import Stack as Public
 from meshwright.cost_models.evaluate import Evaluator
@@ -104,7 +104,7 @@ def degrees_of(run: Run) -> Degrees:
         recompute=recompute_of(run),
         schedule=SCHEDULES.get(run.schedule, run.schedule),
         microbatches=run.micro_batches,
-        stage_blocks=run.partition or (stage_layers(run.shape.layers, run.pp, run.vp) if run.pp > 1 else ()),
+        stage_blocks=run.partition or (run.stage_layers if run.pp > 1 else ()),
         offload=offload_of(run),
     )
 

@@ -129,8 +129,18 @@ class Run:
     @property
     def shape(self) -> Shape:
         """The decoder of the run; `models.fold_of` traces it."""
-        mtp = int("mtp" in self.options)
-        return shape_of(self.model, seq=self.seq, mtp=mtp, parallel_block="parallel_block" in self.options)
+        mtp, parallel_block = self.predicting_layers, "parallel_block" in self.options
+        return shape_of(self.model, seq=self.seq, mtp=mtp, parallel_block=parallel_block)
+
+    @property
+    def predicting_layers(self) -> int:
+        """Layers that look at further tokens (multi-token prediction)."""
+        return int("mtp" in self.options)
+
+    @property
+    def stage_layers(self) -> tuple[int, ...]:
+        """Layers of each virtual stage, where no partition is stated."""
+        return stage_layers(self.shape.layers, self.pp, self.vp, self.predicting_layers)
 
     @property
     def configuration(self) -> tuple[object, ...]:
@@ -202,10 +212,11 @@ class Run:
 
     @property
     def exchanges_known(self) -> bool:
-        """Whether exchanges are overlapped is said, or follows: no public recipe does both that and padding, and in a
-        pipeline only an interleaved schedule can (Megatron-Bridge, training/comm_overlap.py)."""
+        """Whether exchanges are overlapped is said, or follows: no public recipe does both that and padding, those
+        that may replay layers on a device have none there (`stacks`), and in a pipeline only an interleaved schedule
+        can (Megatron-Bridge, training/comm_overlap.py)."""
         said = {"a2a_overlap", "config_read"} & self.options
-        return bool(said) or self.captured or self.padded or (self.pp > 1 and self.vp == 1)
+        return bool(said) or self.captured or self.padded or self.graphs_open or (self.pp > 1 and self.vp == 1)
 
     @property
     def overlaps_experts(self) -> bool:
@@ -213,9 +224,9 @@ class Run:
 
     @property
     def graphs_open(self) -> bool:
-        """Nothing says whether layers of padded experts replay as graphs."""
+        """Nothing says whether layers replay as graphs, experts too where they are padded."""
         stated = self.captured or any(option.startswith("cuda_graph=") for option in self.options)
-        may = self.padded and self.device.name in self.stack.may_replay
+        may = self.device.name in (self.stack.may_replay if self.padded else self.stack.may_replay_unpadded)
         return self.model.routed and may and not stated and "config_read" not in self.options
 
     @property
@@ -263,15 +274,22 @@ def zero_stages(run: Run) -> Iterator[Run]:
         yield replace(run, zero=Zero(stage=stage), zero_open=False)
 
 
-def stage_layers(layers: int, pp: int, vp: int = 1) -> tuple[int, ...]:
-    """Layers of each virtual stage, in the order of the pipeline.
+def stage_layers(layers: int, pp: int, vp: int = 1, predicting: int = 0) -> tuple[int, ...]:
+    """Layers of each virtual stage, in the order of the pipeline. `predicting`: of them those that look at further
+    tokens, which follow all others and stand on the last stage, beside the loss.
 
     Alike if that is possible; else the ends one less, for the embedding and the loss, if that is (an end may then hold
-    nothing else); else the first ones hold one more.
+    nothing else); else all alike but the last, which holds what is left, beside the loss, if that is anything (so do
+    the recipes of Megatron-Bridge: recipes/deepseek/h100/deepseek_v3.py, _get_deepseek_v3_pipeline_layout); else the
+    first ones hold one more.
     """
-    stages = pp * vp
-    if layers % stages and (layers + 2) % stages == 0 and stages > 1:
-        each = (layers + 2) // stages
-        return (each - 1, *(each for _ in range(stages - 2)), each - 1)
+    stages, layers = pp * vp, layers - predicting
     each, more = divmod(layers, stages)
-    return tuple(each + (index < more) for index in range(stages))
+    left = layers - (each + 1) * (stages - 1)
+    if more and more == stages - 2:
+        held = (each, *(each + 1 for _ in range(stages - 2)), each)
+    elif more and left > 0:
+        held = (*(each + 1 for _ in range(stages - 1)), left)
+    else:
+        held = tuple(each + (index < more) for index in range(stages))
+    return (*held[:-1], held[-1] + predicting)

@@ -81,6 +81,8 @@ class Stack:
     """A run whose configuration is not known may exchange with experts behind the compute of another micro-batch."""
     may_replay: tuple[str, ...] = ()
     """Devices on which layers whose experts are padded may replay as graphs."""
+    may_replay_unpadded: tuple[str, ...] = ()
+    """Devices on which the other parts of layers may replay although experts are not padded; no exchange is hidden."""
     captured: Captured | None = None
     """Where whole steps are graphs."""
     bf16_moments: tuple[str, ...] = ()
@@ -225,8 +227,11 @@ _LISTED = (
         "summaries (scripts/performance/configs, v0.1.0 to v0.5.0): from 0.5.0 (26.06) on cuda_graph_impl "
         "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is; those of "
         "0.1.0 (25.09), which pad experts, replay layers as graphs for some models on GB200 and B200, for none on H100;"
-        " of all models of the summaries only DeepSeek-V3's sets exp_avg_dtype and exp_avg_sq_dtype to bf16, from "
-        "0.1.0 to 0.5.0 (src/megatron/bridge/recipes/deepseek/deepseek_v3.py)",
+        " others for GB200 and GB300, from 0.2.0 to 0.5.0, have graphs of attn, moe_router and moe_preprocess, but for "
+        "a few, and moe_a2a_overlap with none but GPT-OSS; of all models of the summaries only DeepSeek-V3's sets "
+        "exp_avg_dtype and exp_avg_sq_dtype to bf16, from 0.1.0 to 0.5.0 "
+        "(src/megatron/bridge/recipes/deepseek/deepseek_v3.py); so does Moonlight's recipe for 8 H100 "
+        "(recipes/moonlight/h100/moonlight_16b.py)",
         attention="cudnn",
         grad_bytes=2,
         placeholders=True,
@@ -237,7 +242,8 @@ _LISTED = (
         expert_tp=False,
         may_overlap_experts=True,
         may_replay=("GB200", "B200"),
-        bf16_moments=("deepseek_v3",),
+        may_replay_unpadded=("GB200", "GB300"),
+        bf16_moments=("deepseek_v3", "moonlight_16b_a3b"),
         captured=Captured(since="26.06", precision="mxfp8", devices=("GB200", "GB300", "B300")),
         recomputes=("none", "selective"),
     ),

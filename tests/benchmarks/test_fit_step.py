@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.doubts import DOUBTS
 from benchmarks.fit_step import CONSTANTS, WITHOUT, Fitter, Slopes, effects, value_of, with_values, without_a_word
 from benchmarks.models import read_models
 from benchmarks.price import Pricer
@@ -64,6 +65,17 @@ def test_a_fit_forgets_what_left_out_runs_put(run: Run) -> None:
         start = replace(start, compute=replace(start.compute, sustained_tpu=shipped))
         said.add(round(fitter([run], start).compute.sustained_tpu, 9))
     assert len(said) == 1
+
+
+def test_a_run_that_is_doubted_teaches_nothing(run: Run) -> None:
+    doubt = next(one for one in DOUBTS if one.sizes == (("tp", run.tp),))
+    doubted = replace(run, row=1, table=doubt.table, model=replace(run.model, name=doubt.model))
+    believed = replace(doubted, row=2, table="another")
+    here = tuple(slopes("host_s", "covered")[0])
+    fitter = Fitter({row: Slopes(one, error, here) for row, one, error in ((0, run, 0.01), (1, doubted, -0.6))})
+    assert fitter([run, doubted], published()) == fitter([run], published())
+    other = Fitter(fitter.known | {2: Slopes(believed, -0.6, here)})
+    assert other([run, believed], published()).compute.host_s != fitter([run], published()).compute.host_s
 
 
 def test_a_constant_has_an_effect_on_the_rows_that_it_moves(run: Run) -> None:
