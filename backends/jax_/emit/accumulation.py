@@ -21,7 +21,7 @@ from meshwright.backends.lines import fitted
 from meshwright.backends.subject import Subject
 from meshwright.ir.analysis.weights import COUNT, MEAN, Step, Weight, shows_sums, weights_in
 from meshwright.ir.errors import EmissionLoss, EmissionModel, EmissionModule, EmissionStorage
-from meshwright.ir.program.program import BodyProgram, Move, Program, operands_of, results_of
+from meshwright.ir.program.program import BodyProgram, Gradient, Move, Program, operands_of, results_of
 from meshwright.ir.quoting import literal
 from meshwright.ir.same import Same
 
@@ -59,12 +59,26 @@ def data_axes(program: Program, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def form_of(program: Program, data: tuple[str, ...]) -> str:
-    """How micro-batches are added up; empty for one alone. Stages of a pipeline add up their own."""
+    """How micro-batches are added up; empty for one alone. Stages of a pipeline add up their own. Copies run by
+    themselves what XLA would sum in every step of a loop."""
     if len(program.stages) > 1:
         return ONCE
     if program.microbatches == 1:
-        return ""
+        return "" if set(data).isdisjoint(set().union(*map(_summed_in_steps, program.bodies))) else ONCE
     return ONCE if any(_summed(one, data) for body in program.bodies for one in body.sync) else EACH
+
+
+def _summed_in_steps(body: BodyProgram) -> set[str]:
+    """The axes along which gradients are parts of sums that all steps of a loop read what they are of: of a loop that
+    is not written out, XLA sums them in each step."""
+    return {
+        axis
+        for one in body.backward
+        if isinstance(one, Gradient) and one.signature.attr("steps") is not None
+        for index in one.wanted
+        for axis, _ in one.strategy.choices
+        if axis not in body.locals[one.operands[index]].placement.axes
+    }
 
 
 def _summed(one: object, data: tuple[str, ...]) -> bool:
@@ -78,6 +92,13 @@ def check(subject: Subject, data: tuple[str, ...]) -> None:
     _check_samples(subject, data if form == ONCE else ())
     if form:
         weight_of(subject)
+    for body in subject.program.bodies:
+        if not _summed_in_steps(body) <= set(data if form == ONCE else ()):
+            raise EmissionStorage(
+                place=f"plan {body.name}",
+                cause="XLA would sum the gradient of what all steps of a loop read in every step",
+                ways=("--fix zero=1", "--fix tp=1", *ONE_MICROBATCH),
+            )
     if len(subject.program.stages) > 1 and changes(subject):
         raise EmissionModel(
             place="the model",

@@ -205,7 +205,7 @@ def _evaluated(shardings: Shardings) -> Form:
         shared=(f"from train_shardings import {', '.join(named)}",),
         python=("from zlib import crc32",),
         rows=shardings.data,
-        cut=subject.program.microbatches > 1,
+        cut=bool(shardings.form),
     )
 
 

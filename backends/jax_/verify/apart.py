@@ -37,14 +37,14 @@ class Cuts:
     @staticmethod
     def of(subject: Subject) -> Cuts:
         """Those in which the reference of a plan is given its batch: one piece, where micro-batches change nothing."""
-        count = subject.program.microbatches
-        apart = count > 1 and (changes(subject) or not microbatch(unfold(shortened(subject.fold, 2))).legal)
+        count, data = subject.program.microbatches, data_axes(subject.program, subject.mesh.names)
+        several = count > 1 or form_of(subject.program, data) == ONCE
+        apart = several and (changes(subject) or not microbatch(unfold(shortened(subject.fold, 2))).legal)
         if not apart:
             return Cuts()
         weight = weight_of(subject)
         steps = tuple((step.kind, dict(step.attrs)) for step in weight.steps)
         copies = 1
-        data = data_axes(subject.program, subject.mesh.names)
         if draws(subject) and form_of(subject.program, data) == ONCE:
             copies = prod(subject.mesh.axis(axis).size for axis in data)
         return Cuts(microbatches=count, copies=copies, kind=weight.kind, entry=weight.entry, steps=steps)

@@ -9,6 +9,7 @@ from meshwright.backends.jax_.emit.views import stem
 from meshwright.ir.analysis.saved import reads
 from meshwright.ir.graph.graph import Graph
 from meshwright.ir.program.program import (
+    Add,
     BodyProgram,
     Compute,
     Gradient,
@@ -22,6 +23,8 @@ from meshwright.ir.program.program import (
 from meshwright.ir.rules.base import Law
 from meshwright.ir.rules.registry import infer
 
+ROW_BYTES = 4
+"""Of a sample's loss, which is added up in fp32."""
 WITH_BIAS, BIAS = ("layer_norm", "group_norm", "batch_norm"), 2
 """Norms, and the place of the operand that they add at last."""
 
@@ -138,6 +141,15 @@ def before_the_loss(body: BodyProgram) -> set[int]:
     }
 
 
+def rows_of_the_loss(body: BodyProgram) -> list[int]:
+    """The bytes of one number for each sample of a cross entropy."""
+    return [
+        int(body.elements[one.operands[1]]) * ROW_BYTES
+        for one in body.forward
+        if isinstance(one, Compute) and one.signature.kind == "cross_entropy"
+    ]
+
+
 def gathered_for_the_loss(body: BodyProgram) -> set[tuple[str, ...]]:
     """The mesh axes along which the values that only a loss is made of are gathered."""
     return {
@@ -145,6 +157,17 @@ def gathered_for_the_loss(body: BodyProgram) -> set[tuple[str, ...]]:
         for one in body.forward
         if isinstance(one, Move) and one.reason == "value" and one.step.kind == "all_gather"
     }
+
+
+def added_up(body: BodyProgram) -> Iterator[tuple[Move, int]]:
+    """The sums over devices of gradients that several operators of a body leave of one parameter, and how many more
+    sums there are where those of each are summed by themselves."""
+    added = {one.result: len(one.operands) - 1 for one in body.backward if isinstance(one, Add)}
+    for move in (*body.backward, *body.sync):
+        if isinstance(move, Move) and move.reason == "sync" and move.operand in added:
+            added[move.result] = added[move.operand]
+            if not move.step.free:
+                yield move, added[move.operand]
 
 
 def unread(body: BodyProgram, kernels: Kernels) -> Iterator[str]:

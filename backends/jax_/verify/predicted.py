@@ -7,7 +7,7 @@
     at_once       a sum of a gradient over several axes may be one all-reduce over all, or one over each
     whole_sums    where the gradient of a parameter is summed step by step, every step sums the whole of it
     tied          what several parts of a model read is gathered once for all of them, and its gradient is summed for
-                  each, before the sums are added
+                  each, before the sums are added; so may be what several operators of a part leave
     part_read     where a slice or rows of a parameter are taken before they meet the batch, the gradient of what was
                   taken is summed, if that is less
     log_softmax   a cross entropy that cuts classes, and is written with `jax.nn.log_softmax`, sums the gradient that
@@ -15,8 +15,8 @@
     scalars       terms of a loss may be added up before they are summed, along several axes at once or one by one: at
                   least one number along each, and no more than planned
     in_shards     what is gathered before a loss is made of it, whole on every rank, may be left in shards by XLA, which
-                  then sums the loss: one number along the axes of that gather; and gathers the gradient of the last
-                  value before the loss, which it has made in shards
+                  then sums the loss: one number along the axes of that gather, or one for each sample; and gathers the
+                  gradient of the last value before the loss, which it has made in shards
     unread        what blocks gather, and no derivative reads (biases of norms, and what is kept in another form), is
                   gathered again only where something that is read is made again of it
     known         the gradient of what only becomes a part of the loss, linearly, is one number: no rank asks for it
@@ -210,6 +210,11 @@ def predicted(
             where, size = (executed(move.step.kind), tuple(sorted(move.step.axes))), int(body.nbytes[move.operand])
             packed[where] += size * program.microbatches
             spared[where] += size * program.microbatches
+        for move, more in bodies.added_up(body) if "tied" in rewrites else ():
+            where = executed(move.step.kind), tuple(sorted(move.step.axes))
+            size = sizes.get(move.operand, int(body.nbytes[move.operand]))
+            packed[where] += more * size
+            spared[where] += more * size
         if "log_softmax" in rewrites:
             perhaps.update({(executed("all_reduce"), *one): program.microbatches for one in bodies.statistics(body)})
         if "in_shards" in rewrites and all(body.elements[one] == 1 for one in body.outputs):
@@ -218,6 +223,8 @@ def predicted(
                 parts = prod(body.mesh.axis(axis).size for axis in axes)
                 for size in bodies.before_the_loss(body):
                     perhaps["all_gather", axes, size // parts] += program.microbatches
+                for size in bodies.rows_of_the_loss(body):
+                    perhaps["all_reduce", axes, size] += program.microbatches
     steps, remade, stacked = "in_step" in rewrites, "made_again" in rewrites, stacked if "stacked" in rewrites else ()
     for one, number in passed_on(program, fold, stacked, in_step=steps, made_again=remade):
         values[one] += number

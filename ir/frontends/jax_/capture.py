@@ -24,7 +24,7 @@ from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.jax_.annotated import annotations_of
 from meshwright.ir.frontends.jax_.flat import Flat, Leaf, flattened
-from meshwright.ir.frontends.jax_.primitives import elementwise, indexing, products, shapes
+from meshwright.ir.frontends.jax_.primitives import elementwise, indexing, loops, products, shapes
 from meshwright.ir.frontends.jax_.primitives.translate import Lowering, Translator
 from meshwright.ir.frontends.jax_.rooms import placed
 from meshwright.ir.frontends.jax_.source import JaxSource, Step, example_batch, named, traced
@@ -35,7 +35,13 @@ from meshwright.ir.graph.constants import Constant, batched
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.graph.graph import Graph, Op, Update
 
-TABLE: dict[str, Lowering] = {**elementwise.TABLE, **shapes.TABLE, **products.TABLE, **indexing.TABLE}
+TABLE: dict[str, Lowering] = {
+    **elementwise.TABLE,
+    **shapes.TABLE,
+    **products.TABLE,
+    **indexing.TABLE,
+    **loops.TABLE,
+}
 """Every primitive that we have operators for."""
 
 

@@ -6,11 +6,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.backends.torch_.emit.read.sections import sizes_of, whatever_numbers
+from meshwright.backends.torch_.emit.write.steps.sections import in_order
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG, Nested, Sections
 from tests.backends.torch_.emitted import ROOT, subject, unclean, written
 
@@ -50,6 +54,18 @@ def test_fused_weights_are_cut_in_compiled_blocks(tmp_path: Path) -> None:
     text = written(compiled, tmp_path).read_text()
     assert LONG_NAMES in text
     assert "torch.compile(" in text
+
+
+@pytest.mark.parametrize("cut", ["running_mean", "weight"])
+def test_statistics_that_are_cut_like_weights_are_put_in_their_order(cut: str) -> None:
+    """Where two axes cut channels, the inner one's parts are of every part of the outer one: sections of all that is of
+    these channels, running statistics too."""
+    params = [SimpleNamespace(buffer=name.startswith("running"), paths=(name,)) for name in ("weight", "running_mean")]
+    piece = SimpleNamespace(graph=SimpleNamespace(params=params))
+    parts: Any = SimpleNamespace(fused=[(piece, {cut: (0, (4, 4), "dp")})])
+    text = "\n".join(in_order(parts))
+    assert "parameter.data = reordered(name, parameter.data)" in text
+    assert ("buffer.data = reordered(name, buffer.data)" in text) == (cut == "running_mean")
 
 
 NAMES = st.sampled_from([f"{stack}.{number}.{leaf}" for stack in "ab" for number in range(4) for leaf in ("w", "0.w")])

@@ -210,7 +210,11 @@ def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
                 "loss": None if loss is None else loss.item(),
                 "grads": {name: whole(train, name, p.grad) for name, p in held if p.grad is not None},
                 "parameters": {name: whole(train, name, p) for name, p in held},
-                "buffers": {name: one for part in parts_of(train, called) for name, one in buffers_of(part).items()},
+                "buffers": {
+                    name: whole(train, name, one)
+                    for part in parts_of(train, called)
+                    for name, one in buffers_of(part).items()
+                },
                 "collectives": dict(counting.found),
                 "peak": peak.most,
                 "drawn": drawn,

@@ -8,6 +8,7 @@
 | `shapes` | reshapes, transposes, cuts and joins |
 | `indexing` | look-ups by index, scatters, sorts |
 | `products` | products, linear layers, convolutions, windows |
+| `loops` | scans that are not written out, each as one operator with a rule |
 
 To add a primitive: add its line to the `TABLE` of its module, and a model that uses it to `tests/ir/frontends/jax_zoo`.
 """

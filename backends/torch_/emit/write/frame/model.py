@@ -67,7 +67,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield "            parameter.requires_grad_(False)"
     yield from parted(parts)
     if parts.fused:
-        yield from in_order()
+        yield from in_order(parts)
     if parts.printed is not None:
         yield from set_forwards(parts)
     if parts.statistics:

@@ -20,10 +20,14 @@ def table(parts: Parts) -> Iterator[str]:
     yield "}"
 
 
-def in_order() -> Iterator[str]:
-    """The first lines of `parallelize`, which reorder fused weights."""
+def in_order(parts: Parts) -> Iterator[str]:
+    """The first lines of `parallelize`, which reorder fused weights, and statistics that are cut like them."""
     yield "    for name, parameter in model.named_parameters():"
     yield "        parameter.data = reordered(name, parameter.data)"
+    held = {path for piece, _ in parts.fused for param in piece.graph.params if param.buffer for path in param.paths}
+    if not held.isdisjoint(path for _, cut in parts.fused for path in cut):
+        yield "    for name, buffer in model.named_buffers():"
+        yield "        buffer.data = reordered(name, buffer.data)"
 
 
 def in_order_of_ranks(parts: Parts) -> Iterator[str]:
