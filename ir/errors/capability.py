@@ -185,8 +185,8 @@ class EmissionLoss(NotEmitted):
 
 class EmissionPrinted(NotEmitted):
     """An operator or a move that printed code has no form for; or a model whose training step its graph does not say
-    whole: a backward pass that is not the derivative of its forward pass, draws outside of torch, parameters that its
-    forward pass writes into."""
+    whole: an autograd function whose backward pass is not the derivative of its forward pass, and that code cannot
+    call; draws outside of torch; parameters that its forward pass writes into."""
 
     code = "MW5021"
 

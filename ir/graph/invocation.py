@@ -9,7 +9,8 @@ An operator that has no kind of its own here keeps three attributes:
 
 An argument is a number, a truth value or none as it is, else a tuple that begins with what it is: ("tensor", i) is
 operand i, ("list", …) holds arguments, ("text", s) is a string, ("dtype", "bf16") one of our dtypes, ("device",) the
-device of the script, ("torch", "contiguous_format") any other name in torch, ("nan",) what no number can be written as.
+device of the script, ("torch", "contiguous_format") any other name in torch, ("nan",) what no number can be written as,
+("data", "{'axis': 1}") other data as Python writes it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from meshwright.ir.graph.graph import Attr
+from meshwright.ir.quoting import literal
 
-TENSOR, LIST, TEXT, DTYPE, DEVICE, TORCH, NAN, PLAIN = "tensor", "list", "text", "dtype", "device", "torch", "nan", ""
+TENSOR, LIST, TEXT, DTYPE, DEVICE, TORCH, NAN, DATA, PLAIN = (
+    "tensor", "list", "text", "dtype", "device", "torch", "nan", "data", "",
+)  # fmt: skip
 
 NAMES = {
     "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "f8e4m3": "float8_e4m3fn",
@@ -28,6 +32,12 @@ NAMES = {
     "bool": "bool", "c64": "complex64", "c128": "complex128",
 }  # fmt: skip
 """Our dtypes as torch calls them."""
+
+APPLY = "apply"
+"""The overload of a class of the user's that is applied to the arguments (an autograd function): its target is the
+class, "module::Class"."""
+HOME = "import_module"
+"""The function that gives a module of the user's, in code."""
 
 T = TypeVar("T")
 
@@ -62,6 +72,8 @@ def written(target: str, overload: str, call: Attr, operands: Sequence[str], dev
     def leaf(what: str, held: Attr) -> str:
         if what == TENSOR and isinstance(held, int):
             return operands[held]
+        if what == DATA:
+            return str(held)
         if what == DTYPE:
             return f"torch.{NAMES[str(held)]}"
         if what == DEVICE:
@@ -81,4 +93,7 @@ def written(target: str, overload: str, call: Attr, operands: Sequence[str], dev
     ]
     if target.endswith("_") and given:
         given[0] = f"{given[0]}.clone()"
+    if overload == APPLY:
+        module, _, name = target.partition("::")
+        return f"{HOME}({literal(module)}).{name}.{APPLY}({', '.join(given)})"
     return f"torch.ops.{target.replace('::', '.')}.{overload}({', '.join(given)})"

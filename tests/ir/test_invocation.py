@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from meshwright.ir.graph.graph import Attr, Graph, Input, Op, Type
-from meshwright.ir.graph.invocation import arguments, filled, plain, written
+from meshwright.ir.graph.invocation import APPLY, DATA, TENSOR, arguments, filled, plain, written
 from meshwright.ir.graph.text import graph_text, parse_graph
 
 CALL: Attr = (
@@ -44,3 +44,9 @@ def test_the_text_of_a_graph_keeps_it() -> None:
     op = Op("opaque", ("x",), ("y",), (("target", "a::b"), ("call", CALL), ("types", ("f32[2]",))))
     graph = Graph({"x": Type((2,), "f32"), "y": Type((2,), "f32")}, (Input("x"),), (), (op,), ("y",))
     assert parse_graph(graph_text(graph)) == graph
+
+
+def test_a_class_is_applied_by_the_name_of_its_module() -> None:
+    call: Attr = (("", (TENSOR, 0)), ("", (DATA, "{'by': 0.5}")))
+    made = "import_module(\"my.model\").Outer.Reversed.apply(x, {'by': 0.5})"
+    assert written("my.model::Outer.Reversed", APPLY, call, ("x",)) == made

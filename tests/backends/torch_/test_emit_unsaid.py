@@ -55,18 +55,28 @@ def loss(outputs, batch):
 WORDS = "--cluster cpu:2 --target torch-gloo --global-batch 8 --seq 8 --dtype fp32 --force"
 
 
-@pytest.mark.parametrize(("fix", "code"), [("dp=2", 0), ("tp=2", 6)])
-def test_a_backward_pass_of_another_function_is_not_printed(
-    fix: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+LOCAL = MODEL.replace("Through.apply(", "type('Local', (Through,), {}).apply(")
+
+
+@pytest.mark.parametrize(
+    ("lines", "fix", "code"),
+    [(MODEL, "dp=2", 0), (MODEL, "tp=2", 0), (LOCAL, "tp=2", 6)],
+)
+def test_a_backward_pass_of_another_function_is_called_or_not_printed(
+    lines: str, fix: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "rounded.py"
-    file.write_text(MODEL)
-    words = f"{WORDS} --fix {fix} --out"
-    assert main([f"{file}:build", *words.split(), str(tmp_path / "out")]) == code
-    said = "rounded.Through has a backward pass that is not the derivative of its forward pass"
+    file, out = tmp_path / "rounded.py", str(tmp_path / "out")
+    file.write_text(lines)
+    planned = main([f"{file}:build", *f"{WORDS} --fix {fix} --out".split(), out])
+    assert (planned or main(["verify", out])) == code
+    said = "rounded.Local has a backward pass that is not the derivative of its forward pass"
     told = capsys.readouterr().err
     assert (said in told) == bool(code)
     assert (f"error {EmissionPrinted.code} at " in told) == bool(code)
+    if not code:
+        assert main(["emit", out, "--out", str(tmp_path / "code")]) == 0
+        written = (tmp_path / "code" / "train.py").read_text()
+        assert ('import_module("rounded").Through.apply(' in written) == (fix == "tp=2")
 
 
 CLIPPED, RENORMED = "self.up.weight.data.clamp_(-0.1, 0.1)", "self.renormed(tokens)"

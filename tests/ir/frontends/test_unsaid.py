@@ -32,6 +32,43 @@ class Doubled(Function):
         return grad * ctx.times * 2, None
 
 
+class Three:
+    """A number that no code can write."""
+
+    def __rmul__(self, x: Any) -> Any:
+        return x * 3.0
+
+    __mul__ = __rmul__
+
+
+def hidden() -> Any:
+    """A function that its module has not by name."""
+
+    class Hidden(Doubled):
+        pass
+
+    return Hidden
+
+
+class Over(Doubled):
+    """Writes over what it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, times: float) -> Tensor:
+        ctx.times = times
+        ctx.mark_dirty(x)
+        return x.mul_(times)
+
+
+class Centred(Doubled):
+    """Has no loop that could be split."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, times: float) -> Tensor:
+        ctx.times = times
+        return (x - x.mean()) * times / (1 + x.abs().sum())
+
+
 class Masked(Function):
     """A softmax that writes in place, of rows of which one is seen at least."""
 
@@ -65,6 +102,16 @@ class Root(Function):
         return grad / (4 * x).clamp_min(1e-8).sqrt()
 
 
+class Steeper(Root):
+    """Has half of the gradient, alone and mapped."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return Root.backward(ctx, grad / 2)
+
+
 class Dropped(Function):
     """Draws with torch, alike in both passes."""
 
@@ -93,7 +140,13 @@ class Sixteen(Doubled):
 @pytest.mark.parametrize(
     ("step", "wanted"),
     [
-        (lambda x: Doubled.apply(x, 3.0), ANOTHER),
+        (lambda x: Doubled.apply(x, 3.0), ""),
+        (lambda x: Doubled.apply(x, Three()), ANOTHER),
+        (lambda x: Steeper.apply(x.abs()), ""),
+        (lambda x: torch.vmap(Steeper.apply)(x.abs()), ANOTHER),
+        (lambda x: hidden().apply(x, 3.0), ANOTHER),
+        (lambda x: Over.apply(x.clone(), 3.0), ANOTHER),
+        (lambda x: Centred.apply(x.flatten(), 3.0), ANOTHER),
         (lambda x: Masked.apply(x, torch.zeros(2, 16)), ""),
         (lambda x: Root.apply(x.abs()), ""),
         (Dropped.apply, ""),

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.backends.torch_.verify.interpreted.layers import LAYERS, Attrs, Results, Run
-from meshwright.ir.frontends.torch_.operators.invoked import called, overload_of
+from meshwright.ir.frontends.torch_.operators.invoked import called, operator_of
 
 DTYPES: Mapping[str, torch.dtype] = {
     "f64": torch.float64,
@@ -168,9 +168,8 @@ def _named(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     """The framework's operator of this name, as it was called (`meshwright.ir.graph.invocation`)."""
     if (own := OPAQUE.get(attrs["target"])) is not None:
         return own(operands, attrs)
-    name = f"{attrs['target'].removeprefix('aten::').replace('::', '.')}.{attrs['overload']}"
     wide = any(one.dtype is torch.float64 for one in operands)
-    made = called(overload_of(name), attrs["call"], operands, wide=wide)
+    made = called(operator_of(attrs["target"], attrs["overload"]), attrs["call"], operands, wide=wide)
     return (made,) if isinstance(made, Tensor) else tuple(one for one in made if isinstance(one, Tensor))
 
 

@@ -16,7 +16,7 @@ import torch
 from meshwright.ir.frontends.folding.emit import Emitter
 from meshwright.ir.frontends.folding.handles import Handle
 from meshwright.ir.frontends.torch_.operators import writing
-from meshwright.ir.frontends.torch_.operators.invoked import overload_of
+from meshwright.ir.frontends.torch_.operators.invoked import overload_of, public_name
 from meshwright.ir.frontends.torch_.operators.kernels import (
     addmm,
     attention,
@@ -63,7 +63,6 @@ from meshwright.ir.frontends.torch_.operators.lowerings import (
     padded,
     passed,
     permuted,
-    public_name,
     reduction,
     repeated,
     reversed_sub,

@@ -19,6 +19,7 @@ tried (kernels do not check all that they are given) is no loop, and the search 
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -76,6 +77,11 @@ class Found:
             "linear": self.linear,
         }
         return {name: value for name, value in given.items() if value != ()}
+
+    @property
+    def loops(self) -> frozenset[str]:
+        """The names of its loops that are not whole."""
+        return frozenset(re.findall(rf"\b{LOOP}\d+", self.rule))
 
     def points(self, operands: Sequence[Type]) -> int:
         """The number of points of its loops that are not whole."""

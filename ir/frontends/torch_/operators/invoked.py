@@ -2,19 +2,78 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from ast import literal_eval
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from meshwright.ir.frontends.contract import EXECUTED
 from meshwright.ir.frontends.folding.handles import Assembly, Handle
 from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.torch_.operators.values import Call, Literal
 from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES, TORCH_DTYPES
 from meshwright.ir.graph.graph import Attr
-from meshwright.ir.graph.invocation import DEVICE, DTYPE, LIST, NAN, TENSOR, TEXT, TORCH, arguments, filled, plain
+from meshwright.ir.graph.invocation import (
+    APPLY,
+    DATA,
+    DEVICE,
+    DTYPE,
+    LIST,
+    NAN,
+    TENSOR,
+    TEXT,
+    TORCH,
+    arguments,
+    filled,
+    plain,
+)
+
+FUNCTIONS = "meshwright_autograd"
+"""The namespace of operators that stand for users' autograd functions in traces."""
+
+
+def function_name(kind: Any) -> str | None:
+    """The name of an autograd function, "module::Class", if its module has it by that name."""
+    name = f"{kind.__module__.removeprefix(EXECUTED)}::{kind.__qualname__}"
+    try:
+        return name if function_of(name) is kind else None
+    except (AttributeError, ImportError):  # it is of a function's own, or its module is none
+        return None
+
+
+def function_of(name: str) -> Any:
+    """The autograd function of a name: of the user's file, or of a module that it imports."""
+    module, _, kind = name.partition("::")
+    home = sys.modules.get(f"{EXECUTED}{module}") or import_module(module)
+    return attrgetter(kind)(home)
+
+
+def function_symbol(name: str) -> str:
+    """A name as part of an operator's, which has letters, digits and underscores alone."""
+    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"_{ord(found[0]):x}_", name)
+
+
+def public_name(target: str) -> str:
+    """The name under which users register a rule: `aten::roll`, `mylib::rotary`, `model::Through` of a function."""
+    parts = target.split(".")
+    if parts[0] == FUNCTIONS:
+        symbol = parts[1].rpartition("_s")[0]
+        return re.sub(r"_([0-9a-f]+)_", lambda found: chr(int(found[1], 16)), symbol)
+    return f"{parts[0]}::{parts[1]}" if len(parts) > 2 else f"aten::{parts[0]}"
+
+
+def operator_of(target: str, overload: str) -> Any:
+    """What an operator's public name and its overload stand for."""
+    if overload == APPLY:
+        return function_of(target).apply
+    return overload_of(f"{target.removeprefix('aten::').replace('::', '.')}.{overload}")
 
 
 def overload_of(target: str) -> Any | None:
@@ -45,6 +104,8 @@ def invoked(call: Call) -> tuple[list[Handle], dict[str, Attr]]:
             return (TENSOR, len(operands) - 1)
         if isinstance(value, list | tuple):
             return (LIST, *map(kept, value))
+        if isinstance(value, Literal) and call.target.startswith(FUNCTIONS):
+            return (DATA, value.text)
         return _word(value)
 
     named = {name: kept(value) for name, value in call.args.items()}
@@ -104,10 +165,13 @@ def called(overload: Any, call: Attr, operands: Sequence[Any], device: str = "cp
             return torch.device(device)
         if what == TORCH:
             return getattr(torch, held)
+        if what == DATA:
+            return held if isinstance(overload, torch._ops.OpOverload) else literal_eval(held)
         return float("nan") if what == NAN else held
 
     positional = [filled(argument, leaf, list) for name, argument in arguments(call) if not name]
     keyword = {name: filled(argument, leaf, list) for name, argument in arguments(call) if name}
-    if overload._schema.is_mutable and positional and isinstance(positional[0], Tensor):
+    schema = getattr(overload, "_schema", None)
+    if schema is not None and schema.is_mutable and positional and isinstance(positional[0], Tensor):
         positional[0] = positional[0].clone()
     return overload(*positional, **keyword)

@@ -19,7 +19,7 @@ from meshwright.ir.frontends.folding.handles import Handle
 from meshwright.ir.frontends.folding.layout import broadcast, view_strides
 from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.torch_.operators.discover import discovered
-from meshwright.ir.frontends.torch_.operators.invoked import invoked, overload_of, standing
+from meshwright.ir.frontends.torch_.operators.invoked import invoked, overload_of, public_name, standing
 from meshwright.ir.frontends.torch_.operators.values import Call, Literal
 from meshwright.ir.graph.graph import Attr, Type
 from meshwright.ir.rules.opaque import registered
@@ -420,12 +420,6 @@ def drawn_like(target: str, *arguments: str) -> Lowering:
         return by_name(t, replace(call, target=target, args={"self": shape, **{a: call[a] for a in arguments}}))
 
     return lower
-
-
-def public_name(target: str) -> str:
-    """The name under which users register a rule: `aten::roll`, `mylib::rotary`."""
-    parts = target.split(".")
-    return f"{parts[0]}::{parts[1]}" if len(parts) > 2 else f"aten::{parts[0]}"
 
 
 def number(item: Any) -> bool:

@@ -19,8 +19,11 @@ SMALLEST = 4
 
 DRAWS = 3
 
-MOST_DRAWS = 9
-"""Tried, until so many run."""
+MOST_DRAWS = 12
+"""Tried, until enough run."""
+
+NARROW = 9
+"""From this draw on, numbers are close to zero: functions may have a narrow domain."""
 
 TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-3, torch.complex64: 1e-3}
 Shape = tuple[int, ...]
@@ -86,12 +89,13 @@ class Trial:
         )
 
     def _value(self, shape: Shape, dtype: torch.dtype, number: int, bound: int, generator: torch.Generator) -> Tensor:
-        """Numbers around zero, of two scales; positive ones; symmetric matrices. Integers in no order, or sorted."""
+        """Numbers around zero, of two scales; positive ones; symmetric matrices; at last, small numbers. Integers in no
+        order, or sorted."""
         if dtype is torch.bool:
             return torch.rand(shape, generator=generator) < 0.5
         if not dtype.is_floating_point and not dtype.is_complex:
             drawn = torch.randint(0, bound, shape, generator=generator).to(dtype)
-            if number < 6 or not shape:
+            if number < 6 or number >= NARROW or not shape:
                 return drawn
             drawn = drawn.sort(-1).values
             drawn[..., :1] = 0
@@ -100,6 +104,8 @@ class Trial:
         if dtype.is_complex:
             floating = torch.complex128 if self.floating is torch.float64 else torch.complex64
         drawn = torch.randn(shape, generator=generator, dtype=floating)
+        if number >= NARROW:
+            return drawn * 0.1
         if number % 3 == 1:
             return drawn * 3
         if number % 3 == 2:

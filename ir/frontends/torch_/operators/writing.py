@@ -17,8 +17,8 @@ from meshwright.ir.frontends.folding.emit import Emitter
 from meshwright.ir.frontends.folding.handles import Assembly, Handle
 from meshwright.ir.frontends.folding.layout import view_strides
 from meshwright.ir.frontends.folding.terms import Term
-from meshwright.ir.frontends.torch_.operators.invoked import called, invoked, overload_of
-from meshwright.ir.frontends.torch_.operators.lowerings import opaque, permute, public_name
+from meshwright.ir.frontends.torch_.operators.invoked import called, invoked, overload_of, public_name
+from meshwright.ir.frontends.torch_.operators.lowerings import opaque, permute
 from meshwright.ir.frontends.torch_.operators.values import Call
 from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES, TORCH_DTYPES
 from meshwright.ir.graph.graph import Attr, Type

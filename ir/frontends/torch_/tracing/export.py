@@ -43,6 +43,7 @@ from meshwright.ir.frontends.torch_.sources.dtypes import type_of
 from meshwright.ir.frontends.torch_.sources.factory import Hooks, TorchSource
 from meshwright.ir.frontends.torch_.sources.own_loss import own_loss
 from meshwright.ir.frontends.torch_.tracing import stack_traces
+from meshwright.ir.frontends.torch_.tracing.functions import keeping
 from meshwright.ir.frontends.torch_.tracing.mapped import write_out
 from meshwright.ir.frontends.torch_.tracing.stand_ins import standing_in, without_values
 from meshwright.ir.graph.graph import Graph, Op
@@ -202,7 +203,12 @@ def _user_code(place: str) -> Iterator[None]:
 
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with _user_code(place), stack_traces.short(), _use_lazy_graph_module(True):  # code of graphs is not run
+        with (
+            _user_code(place),
+            stack_traces.short(),
+            keeping(),
+            _use_lazy_graph_module(True),
+        ):  # code of graphs is not run
             program = torch.export.export(step, (batch,), strict=False)
             write_out(program.graph_module)
             return program

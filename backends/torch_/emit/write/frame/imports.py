@@ -21,6 +21,7 @@ FROM = {
     "collections.abc": ("Callable", "Iterator", "Mapping", "Sequence"),
     "contextlib": ("nullcontext",),
     "functools": ("partial",),
+    "importlib": ("import_module",),
     "importlib.machinery": ("SourceFileLoader",),
     "pathlib": ("Path",),
     "types": ("ModuleType",),
