@@ -28,13 +28,17 @@ cannot shrink, those that are equal to it or its multiples, all or those beside 
 limit of indices that size nothing (the token that pads), these do.
 
 What a model holds is asked first, which takes a small part of the time of a run (`_Search.bound`). How much is tried is
-limited (`WORK`), not how long that takes: a model has the same twin everywhere.
+limited (`WORK`), not how long that takes: a model has the same twin everywhere. Where the model is large even so, as a
+run may be so dear that the limit comes early, there is more (`MORE_WORK`), for numbers in the order of how much they
+size. Then one multiple of a number may follow it, where others are small enough; and entries of a list, which may be
+the parts of a dimension.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf, prod
 from typing import Any
 
 from meshwright.ir.frontends.small.runs import MOST_VALUES, Recipe, Run, Settings, unseen
@@ -50,13 +54,16 @@ from meshwright.ir.frontends.small.same import (
     least_of,
     runs_the_same,
 )
+from meshwright.ir.frontends.small.settings import Path, cut, numbers, put, value_at
 from meshwright.ir.frontends.twin import Scale
 
 WORK = 300_000
 """Tensors that are built and operators that are run at most in all trials: about 40 CPU seconds, on one core (November
 2026)."""
-
-Path = tuple[str | int, ...]
+MORE_WORK = 1_200_000
+"""The same where a model is large after that."""
+LARGE = 2**24
+"""Numbers that such a model holds, for it to be tried on."""
 
 
 def shrunk(recipe: Recipe, scale: Scale) -> Settings:
@@ -67,49 +74,7 @@ def shrunk(recipe: Recipe, scale: Scale) -> Settings:
         return _Search(recipe, scale).result()
 
 
-# Settings ------------------------------------------------------------------------------------------------------------
-
-
-def numbers(settings: Any, at: Path = ()) -> Iterator[tuple[Path, int | float]]:
-    """All numbers, with their places."""
-    if isinstance(settings, Mapping):
-        for name, one in settings.items():
-            yield from numbers(one, (*at, name))
-    elif isinstance(settings, list | tuple):
-        for index, one in enumerate(settings):
-            yield from numbers(one, (*at, index))
-    elif isinstance(settings, int | float):
-        yield at, settings
-
-
-def _put(settings: Any, changed: Mapping[Path, Any], at: Path = ()) -> Any:
-    """The settings, with other values in these places."""
-    if at in changed:
-        return changed[at]
-    if isinstance(settings, Mapping):
-        return {name: _put(one, changed, (*at, name)) for name, one in settings.items()}
-    if isinstance(settings, list | tuple):
-        return type(settings)(_put(one, changed, (*at, index)) for index, one in enumerate(settings))
-    return settings
-
-
-def _at(settings: Any, path: Path) -> Any:
-    """The value of the settings in this place."""
-    for part in path:
-        settings = settings[part]
-    return settings
-
-
-def _cut(settings: Any, length: int, few: int) -> Any:
-    """The settings, with all lists of this length cut off: they have an entry for every block; and without the entries
-    of blocks that are gone, where all names are indices."""
-    if isinstance(settings, Mapping):
-        indices = all(str(name).isdecimal() and int(name) < length for name in settings)
-        kept = {name: one for name, one in settings.items() if not indices or int(name) < few}
-        return {name: _cut(one, length, few) for name, one in kept.items()}
-    if isinstance(settings, list | tuple):
-        return settings[:few] if len(settings) == length else settings
-    return settings
+# Candidates ----------------------------------------------------------------------------------------------------------
 
 
 def _candidates(value: int, others: Sequence[int]) -> list[int]:
@@ -131,6 +96,11 @@ def _least(start: int, value: int) -> int:
     return next(one for one in range(max(start, unit), max(start, unit) + 2 * unit) if divides_alike(one, value, unit))
 
 
+def _held(run: Run) -> int:
+    """The numbers that a model holds."""
+    return sum(map(prod, run.parameters.values()))
+
+
 # Search --------------------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +110,7 @@ class _Search:
     def __init__(self, recipe: Recipe, scale: Scale) -> None:
         self.recipe, self.scale, self.settings = recipe, scale, recipe.settings
         self.now = recipe.skeleton(recipe.whole)
-        self.work = 0
+        self.work, self.most, self.with_parts = 0, WORK, False
         self.listed: set[Path] = set()
         self.inert: dict[Path, bool] = {}
         self.known: dict[str, Run | None] = {}
@@ -158,8 +128,13 @@ class _Search:
         if now is None:  # it asks for values, or does not run with so few blocks
             return self.recipe.settings
         self.now = now
-        while self.smaller_sizes():
+        while self.smaller_sizes(self.integers(2)):
             pass
+        if self.is_large():
+            self.most, self.with_parts = MORE_WORK, True
+            self.inert = {path: True for path, same in self.inert.items() if same}  # others may not have been run
+            while self.is_large() and self.smaller_sizes(self.by_weight()):
+                pass
         self.enough_rows()
         self.no_chances()
         self.limits()
@@ -174,7 +149,7 @@ class _Search:
         """The model of settings, if they are possible and not all work is done. The last one is kept, to run it after
         what it holds was asked."""
         key, model = repr(settings), self.last.get(repr(settings))
-        if key not in self.last and self.work <= WORK:
+        if key not in self.last and self.work <= self.most:
             model = self.recipe.built(settings)
             self.work += len(self.now.held)
             self.last = {key: model}
@@ -220,10 +195,10 @@ class _Search:
         blocks), or none."""
         few, some = self.scale.layers, self.scale.layers + UNIT[True]
         for number in (*range(few, min(some, value)), *range(some, value, UNIT[False])):
-            put = _put(self.settings, {path: number})
-            beside = _put(put, {path[:-1]: _cut(_at(put, path[:-1]), value, number)})
-            cuts = (_cut(put, value, number), beside, put)
-            yield from (cut for at, cut in enumerate(cuts) if cut not in cuts[:at])
+            fewer = put(self.settings, {path: number})
+            beside = put(fewer, {path[:-1]: cut(value_at(fewer, path[:-1]), value, number)})
+            ways = (cut(fewer, value, number), beside, fewer)
+            yield from (way for at, way in enumerate(ways) if way not in ways[:at])
 
     def repeats(self, settings: Settings) -> bool:
         """Whether these run the same operators fewer times."""
@@ -232,7 +207,7 @@ class _Search:
 
     def blocks(self, path: Path, value: int) -> bool:
         """Whether a number counts blocks or repeats, which are fewer then if they were more than the twin's blocks."""
-        probe = _put(self.settings, {path: self.candidates(value)[0]})
+        probe = put(self.settings, {path: self.candidates(value)[0]})
         held = self.held(probe)
         if held is None:
             return False
@@ -250,10 +225,25 @@ class _Search:
 
     # Sizes
 
-    def smaller_sizes(self) -> bool:
-        """One round over all numbers; whether one shrank."""
+    def is_large(self) -> bool:
+        """Whether the model holds more than is soon computed."""
+        return _held(self.now) > LARGE
+
+    def by_weight(self) -> list[tuple[Path, int]]:
+        """Integers by how much of what the model holds they size, most first; those that cannot be less by themselves
+        come last."""
+
+        def left(number: tuple[Path, int]) -> tuple[float, int]:
+            path, value = number
+            found = self.held(put(self.settings, {path: self.candidates(value)[0]}))
+            return _held(found) if found is not None else inf, -value
+
+        return sorted(self.integers(2), key=left)
+
+    def smaller_sizes(self, among: Sequence[tuple[Path, int]]) -> bool:
+        """One round over these numbers; whether one shrank."""
         before = self.settings
-        for path, value in self.integers(2):
+        for path, value in among:
             if dict(numbers(self.settings)).get(path) != value:  # it followed another one
                 continue
             if path not in self.listed and not self.is_inert(path, value) and not self.blocks(path, value):
@@ -263,7 +253,7 @@ class _Search:
     def is_inert(self, path: Path, value: int) -> bool:
         """Whether a number changes nothing by itself: it stays, or follows another one."""
         if path not in self.inert:
-            settings = _put(self.settings, {path: self.candidates(value)[0]})
+            settings = put(self.settings, {path: self.candidates(value)[0]})
             probe = self.held(settings)
             same = probe is not None and probe.held == self.now.held
             self.inert[path] = same and self.run(settings) == self.now
@@ -274,7 +264,7 @@ class _Search:
         bounds: dict[tuple[Path, ...], int] = {}
         for candidate in self.candidates(value):
             for changed in self.with_size(path, value, candidate, bounds):
-                numbers, settings = tuple(changed), _put(self.settings, changed)
+                numbers, settings = tuple(changed), put(self.settings, changed)
                 if candidate < bounds.get(numbers, 0):
                     continue
                 bounds[numbers] = self.bound(settings, candidate, value)
@@ -288,7 +278,7 @@ class _Search:
         """Where blocks have an entry of a list each, those that are equal become the same at once, if they can."""
         equal = (at for at, its in self.integers(2) if its == value and at[:-1] == path[:-1])
         others = dict.fromkeys(equal if isinstance(path[-1], int) else (), candidate)
-        settings = _put(self.settings, others)
+        settings = put(self.settings, others)
         found = self.run(settings) if others else None
         if found is not None and is_smaller(found, self.now, self.scale):
             self.adopt(settings, found)
@@ -312,6 +302,7 @@ class _Search:
         selected = {number for one in self.now.steps for number in one.chosen or ()}
         shared = {number for shape in self.now.parameters.values() for number in shape}
         few = [one for one in (2, 4) if one < value and value in selected - shared]
+        few += [UNIT[False]] if self.with_parts and value == UNIT[True] else []
         return [*few, *_candidates(value, [one for _, one in self.integers(1)])] or [2]
 
     def with_size(
@@ -321,7 +312,7 @@ class _Search:
         what indexes it and sizes nothing below it."""
         alone = {path: candidate}
         yield alone
-        found = self.run(_put(self.settings, alone)) if candidate >= bounds[path,] else self.now
+        found = self.run(put(self.settings, alone)) if candidate >= bounds[path,] else self.now
         if found is not None and runs_the_same(found, self.now):
             return
         sized = {at: its for at, its in self.integers(2) if its % value == 0 and not self.is_inert(at, its)}
@@ -330,11 +321,24 @@ class _Search:
         beside = {at: its for at, its in multiples.items() if at[:-1] == path[:-1]}
         ways = (equals, multiples, beside if beside != multiples else {})
         yield from (also for also in ways if len(also) > 1)
+        if self.with_parts:
+            yield from ({path: candidate, at: its} for at, its in multiples.items() if at != path)
+            yield from self.parts(alone, value, candidate)
         indices = [at for at, its in self.integers(2) if candidate <= its < value and self.is_inert(at, its)]
         for at in indices:
             yield alone | {at: candidate - 1}
         if len(indices) > 1:
             yield alone | dict.fromkeys(indices, candidate - 1)
+
+    def parts(self, alone: Mapping[Path, int], value: int, candidate: int) -> Iterator[Mapping[Path, int]]:
+        """A number, and the entries of a list, in proportion: parts that a dimension has."""
+        lists: dict[Path, list[tuple[Path, int]]] = {}
+        for at, its in self.integers(0):
+            if isinstance(at[-1], int):
+                lists.setdefault(at[:-1], []).append((at, its))
+        for entries in lists.values():
+            if len(entries) > 1 and all(its * candidate % value == 0 for _, its in entries):
+                yield {**alone, **{at: its * candidate // value for at, its in entries}}
 
     def enough_rows(self) -> None:
         """Where the loss cannot be computed, what is looked up may lie past the end of a table, which only values tell:
@@ -357,12 +361,12 @@ class _Search:
 
     def has_rows(self, changed: Mapping[Path, Any]) -> bool:
         """Whether other tables are looked up in with these settings."""
-        found = self.run(_put(self.settings, changed))
+        found = self.run(put(self.settings, changed))
         return found is not None and [one.rows for one in found.steps] != [one.rows for one in self.now.steps]
 
     def restored(self, changed: Mapping[Path, Any]) -> bool:
         """Whether the loss can be computed with these settings, which become the current ones then."""
-        settings = _put(self.settings, changed)
+        settings = put(self.settings, changed)
         found = self.run(settings)
         if found is None or found.size > MOST_VALUES or self.computed(settings) is None:
             return False
@@ -377,7 +381,7 @@ class _Search:
             if all(one.chances is None for one in self.now.steps):
                 return
             if value is True or (isinstance(value, float) and 0 < value < 1):
-                settings = _put(self.settings, {path: False if value is True else 0.0})
+                settings = put(self.settings, {path: False if value is True else 0.0})
                 found = self.run(settings)
                 if found is not None and is_less_random(found, self.now):
                     self.adopt(settings, found)
@@ -388,7 +392,7 @@ class _Search:
         shape. They become that half, so that they are met."""
         few, expected = self.scale.seq // 2, self.computed(self.settings)
         for path, value in self.integers(self.scale.seq) if expected is not None else ():
-            more, less = (_put(self.settings, {path: one}) for one in (2 * value, few))
+            more, less = (put(self.settings, {path: one}) for one in (2 * value, few))
             if value < self.scale.tokens and self.run(more) == self.now and not self.resized(less):
                 same, other = self.computed(more), self.computed(less)
                 if same == expected and other not in (None, expected):

@@ -243,6 +243,56 @@ def test_entries_of_a_list_shrink_at_once() -> None:
     assert sum(len(set(one)) > 2 for one in built) < len(given["wide"])
 
 
+class Sectioned(nn.Module):
+    """Heads of parts, and groups of them: of 128, as code has it, where the settings have no parts."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.given, self.head = given, 2 * sum(given.get("parts", (16, 48)))
+        if given["width"] != given["heads"] * self.head or given["heads"] % given["groups"]:
+            raise ValueError("these do not go together")
+        width, many = given["width"], given["groups"] * self.head
+        self.query, self.key, self.out = nn.Linear(width, width), nn.Linear(width, many), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, given["inner"]), nn.Linear(given["inner"], width)
+        self.inside = nn.Linear(32, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inside(x)
+        query = self.query(x).unflatten(-1, (self.given["groups"], -1, self.head))
+        key = self.key(x).unflatten(-1, (self.given["groups"], 1, self.head))
+        for _ in range(40):
+            query = query + key
+        x = x + self.out(query.flatten(-3))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "small"),
+    [
+        ({"parts": [16, 48]}, {"width": 256, "heads": 16, "groups": 4, "parts": [2, 6]}),
+        ({}, {"width": 2048, "heads": 16, "groups": 4}),
+    ],
+    ids=["parts", "heads"],
+)
+def test_of_a_large_model_a_number_shrinks_with_one_other_or_with_the_parts_of_a_dimension(
+    parts: dict[str, Any], small: dict[str, Any]
+) -> None:
+    given = {"width": 8192, "heads": 64, "groups": 8, "inner": 64 * 200, **parts}
+    assert of(Sectioned, given) == given | {"inner": 64} | small
+
+
+@pytest.mark.parametrize(
+    ("more", "small"), [(0, {}), (1_200_000, {"width": 2048, "heads": 16, "groups": 4, "inner": 64})]
+)
+def test_where_work_ends_early_a_large_model_is_tried_on(
+    more: int, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshwright.ir.frontends.small.shrink.WORK", 0)
+    monkeypatch.setattr("meshwright.ir.frontends.small.shrink.MORE_WORK", more)
+    given = {"width": 8192, "heads": 64, "groups": 64, "inner": 64 * 1000}
+    assert of(Sectioned, given) == given | small
+
+
 def test_stacks_of_as_many_blocks_are_cut_one_after_the_other() -> None:
     """Each with its own list: an encoder and a decoder."""
 
