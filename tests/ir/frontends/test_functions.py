@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 
 from meshwright.backends.torch_.verify.interpreted.rules import split_differences, strategies
@@ -96,6 +96,22 @@ def test_a_derivative_is_followed() -> None:
             return grad * 2 * ctx.saved_tensors[0]
 
     assert "opaque" not in {op.kind for op in traced(lambda x, w: Squared.apply(x)).graph.ops}
+
+
+class Within(Function):
+    """Without gradients, as its forward pass says twice; a module is called, so that nothing of it is tried."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, module: nn.Module) -> Tensor:
+        with torch.no_grad():
+            made: Tensor = module(x)
+        return made
+
+
+def test_a_forward_pass_that_is_followed_has_gradients() -> None:
+    module = nn.Tanh()
+    graph = traced(lambda x, w: Within.apply(x, module)).graph
+    assert {param.requires_grad for param in graph.params} == {True}
 
 
 @pytest.mark.parametrize("name", ["model::Through", "a.b_c::Outer.In_ner", "größe::_s1"])

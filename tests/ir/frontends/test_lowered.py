@@ -401,3 +401,18 @@ def test_autocast_is_not_traced() -> None:
         ("add", False),
     ]
     assert found.notes == ("autocast is not traced: give the model the dtype that it computes in",)
+
+
+@pytest.mark.parametrize(
+    ("body", "added"),
+    [
+        (lambda net, x: 0 + x.sum(), False),
+        (lambda net, x: torch.zeros(()) + x.sum() + torch.zeros(()), False),
+        (lambda net, x: x.sum() + torch.ones(()), True),
+        (lambda net, x: torch.zeros(4) + x, True),
+        (lambda net, x: torch.zeros((), dtype=torch.float64) + x.sum(), True),
+    ],
+)
+def test_a_scalar_and_nothing_is_the_scalar(body: Body, added: bool) -> None:
+    kinds = [op.kind for op in traced(body).graph.ops]
+    assert ("add" in kinds) == added

@@ -112,6 +112,39 @@ class Steeper(Root):
         return Root.backward(ctx, grad / 2)
 
 
+class Narrow(Function):
+    """A sum of squares that it computes in fp32, with its gradient at once: it takes no fp64."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        made = x.new_zeros(())
+        grad = torch.empty_like(x)
+        for part, its in zip(x.chunk(2), grad.chunk(2), strict=True):
+            made = made + (part.float() @ x.T).sum()
+            its.copy_(part)
+        ctx.save_for_backward(x.sum(0))
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (total,) = ctx.saved_tensors
+        return grad * 2 * total.expand(2, -1)
+
+
+class Calling(Function):
+    """Calls a module, which has no values in a trace."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, module: nn.Module) -> Tensor:
+        with torch.no_grad():
+            made: Tensor = module(x)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad, None
+
+
 class Dropped(Function):
     """Draws with torch, alike in both passes."""
 
@@ -143,6 +176,8 @@ class Sixteen(Doubled):
         (lambda x: Doubled.apply(x, 3.0), ""),
         (lambda x: Doubled.apply(x, Three()), ANOTHER),
         (lambda x: Steeper.apply(x.abs()), ""),
+        (Narrow.apply, ""),
+        (lambda x: Calling.apply(x, nn.Linear(16, 16)), ANOTHER),
         (lambda x: torch.vmap(Steeper.apply)(x.abs()), ANOTHER),
         (lambda x: hidden().apply(x, 3.0), ANOTHER),
         (lambda x: Over.apply(x.clone(), 3.0), ANOTHER),

@@ -63,6 +63,7 @@ from meshwright.ir.frontends.torch_.operators.lowerings import (
     padded,
     passed,
     permuted,
+    plus,
     reduction,
     repeated,
     reversed_sub,
@@ -100,8 +101,8 @@ LOWERINGS: dict[str, Lowering] = {
     "meshwright.dispatch.default": routed("dispatch", "x idx"),
     "meshwright.combine.default": routed("combine", "rows idx weights"),
     # elementwise, two operands
-    "add.Tensor": binary("add"),
-    "add.Scalar": binary("add"),
+    "add.Tensor": plus,
+    "add.Scalar": plus,
     "sub.Tensor": binary("sub"),
     "sub.Scalar": binary("sub"),
     "rsub.Scalar": reversed_sub,

@@ -17,12 +17,11 @@ from meshwright.ir.frontends.torch_.operators.lowerings import (
     Lowering,
     each,
     in_order,
-    number,
     opaque,
     otherwise,
     permute,
 )
-from meshwright.ir.frontends.torch_.operators.values import Call
+from meshwright.ir.frontends.torch_.operators.values import Call, number
 from meshwright.ir.graph.graph import Attr, Type
 
 VERY_NEGATIVE = -1e4

@@ -20,7 +20,7 @@ from meshwright.ir.frontends.folding.layout import broadcast, view_strides
 from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.torch_.operators.discover import discovered
 from meshwright.ir.frontends.torch_.operators.invoked import invoked, overload_of, public_name, standing
-from meshwright.ir.frontends.torch_.operators.values import Call, Literal
+from meshwright.ir.frontends.torch_.operators.values import Call, nothing, number, text
 from meshwright.ir.graph.graph import Attr, Type
 from meshwright.ir.rules.opaque import registered
 
@@ -78,6 +78,14 @@ def binary(kind: str, left: str = "self", right: str = "other") -> Lowering:
         return t.emit(kind, operands, call.types, attrs)
 
     return lower
+
+
+def plus(t: Emitter, call: Call) -> Handle:
+    """A sum; of a scalar and nothing, the scalar: a loss that begins at zero has no part that is no batch's."""
+    for one, other in ((call["self"], call["other"]), (call["other"], call["self"])):
+        if call.type.shape == () and nothing(one) and not number(other) and t.type(other) == call.type:
+            return other  # type: ignore[no-any-return]
+    return binary("add")(t, call)
 
 
 def reduction(kind: str) -> Lowering:
@@ -420,14 +428,6 @@ def drawn_like(target: str, *arguments: str) -> Lowering:
         return by_name(t, replace(call, target=target, args={"self": shape, **{a: call[a] for a in arguments}}))
 
     return lower
-
-
-def number(item: Any) -> bool:
-    return isinstance(item, int | float) and not isinstance(item, str)
-
-
-def text(item: Any) -> str | None:
-    return item.text if isinstance(item, Literal) else None
 
 
 def attr(name: str, value: Any, rank: int) -> Attr:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.ir.frontends.folding.handles import Handle
-from meshwright.ir.frontends.folding.terms import Term
+from meshwright.ir.frontends.folding.terms import NotEvaluable, Term
 from meshwright.ir.frontends.torch_.sources.dtypes import DTYPES
 from meshwright.ir.graph.graph import Type
 
@@ -63,3 +63,19 @@ def flat(item: Any) -> list[Any]:
     if isinstance(item, list | tuple):
         return [leaf for part in item for leaf in flat(part)]
     return [item]
+
+
+def number(item: Any) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, str)
+
+
+def text(item: Any) -> str | None:
+    return item.text if isinstance(item, Literal) else None
+
+
+def nothing(item: Any) -> bool:
+    """Whether it is the number zero, or a constant of that."""
+    try:
+        return bool(item.at(()) == 0) if isinstance(item, Term) and item.shape == () else number(item) and item == 0
+    except NotEvaluable:
+        return False

@@ -20,18 +20,18 @@ from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
+from itertools import count, product
 from math import prod
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import maybe_current_level
 from torch.autograd import Function
 from torch.library import Library, register_fake
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from meshwright.ir.frontends.torch_.operators.discover import discovered
 from meshwright.ir.frontends.torch_.operators.invoked import FUNCTIONS, function_name, function_symbol, invoked
@@ -45,6 +45,8 @@ MOST_ELEMENTS = 1 << 21
 """Of all tensors of a trial."""
 SPREAD = 0.2
 """The deviation of numbers that are drawn: functions on part of the line often have it around zero."""
+OFF, OFF_NARROW = 1e-6, 1e-4
+"""By how much gradients may differ, in parts of the largest: in fp64, and where a function casts to fewer digits."""
 SCHEMAS = (
     (Tensor, "Tensor"), (bool, "bool"), (int, "int"), (float, "float"), (torch.dtype, "ScalarType"),
     (torch.device, "Device"), (torch.memory_format, "MemoryFormat"), (type(None), "Tensor?"),
@@ -71,7 +73,8 @@ def applied(instead: Callable[[FunctionCall], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping() -> Iterator[None]:
-    """Trace within a context: calls that are not followed are operators, where they are kept."""
+    """Trace within a context: calls that are not followed are operators, where they are kept. A forward pass that is
+    followed says nothing by `torch.no_grad`: torch takes no derivatives of it."""
     verdicts: dict[tuple[Any, ...], Any] = {}
 
     def instead(call: FunctionCall) -> Any:
@@ -79,10 +82,30 @@ def keeping() -> Iterator[None]:
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 verdicts[call.key] = None if call.derives() else call.kept()
         operator = verdicts[call.key]
-        return call.apply(*call.args, **call.kwargs) if operator is None else operator(*map(_passed, call.args))
+        if operator is not None:
+            return operator(*map(_passed, call.args))
+        with contextlib.ExitStack() as stack:
+            for name, nothing in (("__enter__", lambda _: None), ("__exit__", lambda *_: None)):
+                stack.enter_context(mock.patch.object(torch.no_grad, name, nothing))
+            return call.apply(*call.args, **call.kwargs)
 
     with applied(instead):
         yield
+
+
+class _Narrow(TorchDispatchMode):
+    """Run a function on fp64 inside; afterwards, `found` says whether it computed with fewer digits, by casts of its
+    own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        leaves = [one for one in pytree.tree_leaves(made) if isinstance(one, Tensor)]
+        self.found |= any(one.is_floating_point() and one.dtype is not torch.float64 for one in leaves)
+        return made
 
 
 class _Context:
@@ -173,23 +196,27 @@ class FunctionCall:
 
     def derives(self) -> bool:
         """Whether its backward pass is the derivative of its forward pass, as far as it can be tried: not where what it
-        returns is not finite."""
+        returns is not finite, nor of one that calls a module, which has no values here."""
+        if any(isinstance(one, nn.Module) for one in pytree.tree_leaves((self.args, dict(self.kwargs)))):
+            return False
         tried = [self._agrees(positive) for positive in (False, True)]
         return True in tried and False not in tried
 
     def _agrees(self, positive: bool) -> bool | None:
-        for extents in self._extents():
-            given, spec = self._given(extents, positive)
+        for dtype, extents in product((torch.float64, torch.float32), self._extents()):
+            given, spec = self._given(extents, dtype, positive)
             leaves = [one for one in given if _differentiable(one)]
             try:
-                made, own = self._own(given, spec, leaves)
+                with _Narrow() as narrow:
+                    made, own = self._own(given, spec, leaves)
                 derived = self._derived(given, spec, leaves, [_differentiable(one) for one in made])
-            except Exception:  # noqa: BLE001 - it does not take these extents
+            except Exception:  # noqa: BLE001 - it does not take these extents, or this dtype
                 continue
             if not all(bool(one.isfinite().all()) for one in made if isinstance(one, Tensor)):
                 return None
+            off = OFF_NARROW if narrow.found else OFF
             pairs = zip(own, derived, strict=True)
-            return all(torch.allclose(one, other, rtol=1e-6, atol=1e-9) for one, other in pairs)
+            return all(torch.allclose(one, other, rtol=off, atol=off * _largest(other) + 1e-9) for one, other in pairs)
         return False
 
     def _extents(self) -> Iterator[Mapping[int, int]]:
@@ -204,7 +231,9 @@ class FunctionCall:
             return self.kind.forward(*args, **kwargs)
         return self.kind.forward(_Context(len(args)), *args, **kwargs)
 
-    def _given(self, extents: Mapping[int, int], positive: bool) -> tuple[list[Any], pytree.TreeSpec]:
+    def _given(
+        self, extents: Mapping[int, int], dtype: torch.dtype, positive: bool
+    ) -> tuple[list[Any], pytree.TreeSpec]:
         """The arguments, with numbers that are drawn."""
         generator = torch.Generator().manual_seed(0)
 
@@ -214,7 +243,7 @@ class FunctionCall:
             shape = [extents.get(size, size) for size in like.shape]
             if not like.is_floating_point():
                 return torch.randint(0, 2, shape, generator=generator).to(like.dtype)
-            drawn = torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD
+            drawn = torch.randn(shape, generator=generator, dtype=dtype) * SPREAD
             return (drawn.abs() if positive else drawn).requires_grad_()
 
         leaves, spec = pytree.tree_flatten((self.args, dict(self.kwargs)))
@@ -247,6 +276,10 @@ class FunctionCall:
                 *(one.detach() for one in leaves)
             )
         return found
+
+
+def _largest(one: Tensor) -> float:
+    return float(one.abs().max()) if one.numel() else 0.0
 
 
 def _differentiable(item: Any) -> bool:
