@@ -102,6 +102,59 @@ def _fused(graph: Graph, rules: Mapping[str, Rule], found: Loops) -> Mapping[str
     }
 
 
+class _Read:
+    """What planning reads of a body, whatever the degrees."""
+
+    def __init__(self, graph: Graph, found: Loops) -> None:
+        self.graph, self.found = graph, found
+        self.rules = rules_of(Same(graph))
+        learned = set(graph.differentiable)
+        for op in graph.ops:
+            if not learned.isdisjoint(op.operands):
+                learned.update(op.results)
+        self.learned = learned
+        """What depends on trained values, with a gradient or without."""
+        self.fused = _fused(graph, self.rules, found)
+        self.sizes = {loop.name: loop.size for loop in found.loops}
+        self.loops = {
+            value: frozenset(stem(name) for names in self.over(value) for name in names) for value in found.dims
+        }
+        self.tables = frozenset(value for value in found.dims if self._is_table(value))
+        """Values with neither gradient nor samples (rotary tables, masks): cheap to hold, and cut where used. With a
+        single sample, values computed from trained ones for every token (the choice of experts) are no tables."""
+        numbers: dict[Hashable, int] = {}
+        self.alike = {op.name: numbers.setdefault(self._what(op), len(numbers)) for op in graph.ops}
+        """A number for every operator, the same for those that one question has one answer for: a scan has the same
+        operators in every step."""
+
+    def _is_table(self, value: str) -> bool:
+        loops = self.loops[value]
+        of_tokens = "b" in loops or (SEQUENCE in loops and value in self.learned)
+        return value not in self.graph.differentiable and not of_tokens
+
+    def _what(self, op: Op) -> Hashable:
+        """What the strategy of an operator follows from, beside degrees, pins and slots."""
+        loops = tuple((factor, self._sized(names)) for factor, names in self.found.factors[op.name].items())
+        values = tuple(
+            (value in self.tables, self.fused.get(value), tuple(map(self._sized, self.found.dims[value])))
+            for value in op.results
+        )
+        return op.kind, Same(self.rules[op.name]), loops, values
+
+    def _sized(self, names: Names) -> Hashable:
+        """Loops by what they are called and how often they run, whichever of that name they are."""
+        return tuple((stem(name), self.sizes.get(name)) for name in names)
+
+    def over(self, value: str) -> tuple[Names, ...]:
+        """The loops of a value's dimensions; for one that enters or leaves, the same in all calls and bodies."""
+        return self.found.ends.get(value, self.found.dims[value])
+
+
+@lru_cache(maxsize=512)
+def _read(graph: Same[Graph], found: Same[Loops]) -> _Read:
+    return _Read(graph.of, found.of)
+
+
 class _Planning:
     """The planning of a body in running order. Slots of experts are laid out like the tokens that fill them, so the
     layout of the latest dispatch is remembered."""
@@ -109,14 +162,8 @@ class _Planning:
     def __init__(self, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees, pins: Mapping[str, Allowed]) -> None:
         self.graph, self.found, self.mesh, self.degrees = graph, found, mesh, degrees
         self.pins, self.words = pins, Words(graph, found)
-        self.rules = rules_of(Same(graph))
-        self.learned = set(graph.differentiable)
-        """What depends on trained values, with a gradient or without."""
-        for op in graph.ops:
-            if not self.learned.isdisjoint(op.operands):
-                self.learned.update(op.results)
-        self.fused = _fused(graph, self.rules, found)
-        self.sizes = {loop.name: loop.size for loop in found.loops}
+        self.read = _read(Same(graph), Same(found))
+        self.rules, self.fused, self.sizes = self.read.rules, self.read.fused, self.read.sizes
         self.outside = {axis: degrees.use(axis).outside for axis in mesh.names}
         self.preferences = {
             (axis, expert): degrees.preferences(axis, expert=expert) for axis in mesh.names for expert in (False, True)
@@ -126,15 +173,13 @@ class _Planning:
         self.unused = ("group",) if "heads" in self.sizes else ()
         """Queries that share a key-value head stay together, where there are several of those to split."""
         self.known: dict[Hashable, Strategy] = {}
-        """Strategies by what they depend on: a scan has the same operators in every step."""
+        """Strategies by what they depend on."""
 
     def strategy(self, op: Op) -> Strategy:
         """Axis by axis, the first preferred loop that the operator can be split over; tables are whole everywhere."""
         if op.name in self.pins or op.kind == "dispatch":
             return self.made(op)
-        loops = tuple(self.found.factors[op.name].items()), tuple([self.found.dims[value] for value in op.results])
-        values = tuple([(self.is_table(value), self.fused.get(value)) for value in op.results])
-        key = op.kind, Same(self.rules[op.name]), loops, values, tuple(self.slots.items())
+        key = self.read.alike[op.name], tuple(self.slots.items())
         if key not in self.known:
             self.known[key] = self.made(op)
         return self.known[key]
@@ -142,7 +187,7 @@ class _Planning:
     def made(self, op: Op) -> Strategy:
         """The strategy of an operator, made anew."""
         strategy = Strategy()
-        if all(self.is_table(value) for value in op.results):
+        if self.read.tables.issuperset(op.results):
             return strategy
         expert, allowed = self.in_experts(op), self.pins.get(op.name, FREE)
         for axis in self.mesh.names:
@@ -286,12 +331,12 @@ class _Planning:
     def state(self, value: str) -> State:
         """The placement of a value that enters or leaves a body: cut over the first preferred loop that it has."""
         shape = self.graph.types[value].shape
-        if self.is_table(value):
+        if value in self.read.tables:
             return State.replicated(len(shape))
         dims: list[tuple[Shard, ...]] = [() for _ in shape]
         for axis in self.mesh.names:
             for loop in self.preferences[axis, False]:
-                named = self.over(value)
+                named = self.read.over(value)
                 at = next((dim for dim, names in enumerate(named) if names and stem(names[0]) == loop), None)
                 layout = self.layouts[axis] if loop == SEQUENCE else CONTIGUOUS
                 if at is not None and fits(shape[at], (*dims[at], Shard(axis, layout)), self.mesh):
@@ -307,24 +352,9 @@ class _Planning:
         cut = {shard.axis for shards in dims for shard in shards}
         return tuple(axis for axis in self.mesh.names if self.outside[axis] == "dp" and axis not in cut)
 
-    def is_table(self, value: str) -> bool:
-        """Whether a value has neither gradient nor samples (rotary tables, masks): cheap to hold, and cut where used.
-        With a single sample, values computed from trained ones for every token (the choice of experts) are no
-        tables."""
-        loops = self.loops(value)
-        of_tokens = "b" in loops or (SEQUENCE in loops and value in self.learned)
-        return value not in self.graph.differentiable and not of_tokens
-
     def shared(self, value: str) -> bool:
         """Whether all samples share a value."""
-        return "b" not in self.loops(value)
-
-    def loops(self, value: str) -> set[str]:
-        return {stem(name) for names in self.over(value) for name in names}
-
-    def over(self, value: str) -> tuple[Names, ...]:
-        """The loops of a value's dimensions; for one that enters or leaves, the same in all calls and bodies."""
-        return self.found.ends.get(value, self.found.dims[value])
+        return "b" not in self.read.loops[value]
 
 
 def _is_plain(choice: Choice) -> bool:
