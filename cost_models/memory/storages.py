@@ -7,8 +7,9 @@ statement that reads it, and remembers the fullest instant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from meshwright.cost_models.memory.extras import extras_again
 from meshwright.cost_models.memory.losses import exponentials, inside_losses, made_again, takes_two_steps
@@ -25,7 +26,7 @@ from meshwright.ir.program.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import Engine, Rule, Signature
+from meshwright.ir.rules.base import Engine, Law, Rule, Signature
 from meshwright.ir.rules.registry import infer
 from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.target.workload import Workload
@@ -38,6 +39,26 @@ def shared(body: BodyProgram, name: str) -> Shared:
     """The key of an input or output that tells it apart."""
     local = body.locals[name]
     return local.type.dtype, local.placement.local_shape(local.type.shape, body.mesh), local.placement
+
+
+class Step(NamedTuple):
+    """One statement of a list, as walks over storages take it."""
+
+    results: tuple[str, ...]
+    lies: tuple[str | None, ...]
+    """For every result the name whose storage it shares, if that has one: views, and gradients handed through."""
+    sums: tuple[str, ...]
+    """The operands whose storage the result may take: of sums, which are written in place."""
+    own: tuple[tuple[str, float], ...]
+    """Extras that the operator keeps, and their bytes."""
+    beside: float
+    """Bytes of temporaries that are no values of the program."""
+    computes: bool
+    """Whether it runs an operator, forward or as a ring."""
+    recomputes: bool
+    """Whether it does so for its values, not for gradients."""
+    routed: bool
+    """Whether experts run."""
 
 
 class Names:
@@ -79,6 +100,8 @@ class Names:
         for op, sizes in self.again.items():
             self.extras.setdefault(op, []).extend(name for name in sizes if name not in self.kept)
         self.read: dict[int, tuple[str, ...]] = {}
+        self.steps: tuple[dict[int, Step], dict[int, Step]] = {}, {}
+        """Statements of forward lists, and of backward ones, by identity."""
 
     # sizes
 
@@ -112,6 +135,53 @@ class Names:
         if backward:
             return {name: size for name, size in self.again.get(statement.op, {}).items() if name not in self.kept}
         return {name: self.kept[name] for name in self.extras.get(statement.op, ()) if name in self.kept}
+
+    # statements
+
+    def step(self, statement: Statement, *, backward: bool) -> Step:
+        """A statement as walks take it."""
+        known = self.steps[backward]
+        found = known.get(id(statement))
+        if found is None:
+            found = known[id(statement)] = self._step(statement, backward=backward)
+        return found
+
+    def _step(self, statement: Statement, *, backward: bool) -> Step:
+        results = results_of(statement)
+        added = isinstance(statement, Add) and self.inner.isdisjoint(statement.operands)
+        computes = isinstance(statement, (Compute, Ring))
+        return Step(
+            results=results,
+            lies=tuple(self.lies(statement, results)),
+            sums=operands_of(statement) if added else (),
+            own=tuple(self.own(statement, backward=backward).items()),
+            beside=self.beside(statement),
+            computes=computes,
+            recomputes=computes and not getattr(statement, "wanted", ()),
+            routed=isinstance(statement, (Compute, Gradient)) and statement.op in self.routing.ops,
+        )
+
+    def lies(self, statement: Statement, results: tuple[str, ...]) -> Iterator[str | None]:
+        """For every result the name whose storage it shares: views, and gradients handed through."""
+        if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
+            yield from (statement.operands[0] for _ in results)
+        elif isinstance(statement, Gradient) and len(statement.grads) == 1 and (grad := statement.grads[0]):
+            rule = rule_of(statement)
+            for slot, name in zip(statement.wanted, results, strict=True):
+                alike = rule.engine is Engine.VIEW or (rule.laws[slot] is Law.ADDITIVE and rule.elementwise)
+                yield grad if alike and self.size(grad) == self.size(name) else None
+        else:
+            yield from (None for _ in results)
+
+    @cached_property
+    def views(self) -> Mapping[str, str]:
+        """The names that views of the forward pass are views of, in the end."""
+        owner: dict[str, str] = {}
+        for statement in self.body.forward:
+            if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
+                base = statement.operands[0]
+                owner |= dict.fromkeys(statement.results, owner.get(base, base))
+        return owner
 
     # what names are
 

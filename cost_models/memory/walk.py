@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from math import inf
 
 from meshwright.cost_models.memory.fullest import Fullest, Mix
-from meshwright.cost_models.memory.storages import Names, rule_of
-from meshwright.ir.program.program import Add, Compute, Gradient, Ring, Statement, results_of
-from meshwright.ir.rules.base import Engine, Law
+from meshwright.cost_models.memory.storages import Names, Step
+from meshwright.ir.program.program import Statement
 
 _NEARLY = 1 - 1e-9
 """Of a sum: what rounding cannot take from it."""
@@ -19,7 +18,7 @@ class Walk:
     the fullest instant."""
 
     def __init__(self, of: Names, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> None:
-        self.of, self.statements, self.stay = of, statements, stay
+        self.of, self.stay = of, stay
         self.inside = of.interiors(statements, {*stay, *of.kept}) | of.inner
         self.size: dict[str, float] = {}
         self.kind: dict[str, str] = {}
@@ -28,11 +27,13 @@ class Walk:
         self.whole = True
         """Whether all sizes are whole numbers of bytes so far, whose sums are exact in whatever order."""
         self.backward = statements is not of.body.forward
+        self.steps = [of.step(statement, backward=self.backward) for statement in statements]
         self.last: dict[str, int] = {}
         for index, statement in enumerate(statements):
             for name in of.reads(statement):
                 self.last[name] = index
-        self.views = self.forward_views() if self.backward else {}
+        self.views = of.views if self.backward else {}
+        """The kept storages that names of the forward pass are views of."""
         self.through = self.followers()
         self.owner: dict[str, str] = {}
         self.home: dict[str, str] = {}
@@ -47,15 +48,6 @@ class Walk:
             self.hold(name, size)
             self.own(name, name)
         self.spared = {at for at in of.kept if self.backward and not self.ever_read(at)}
-
-    def forward_views(self) -> dict[str, str]:
-        """The kept storages that names of the forward pass are views of."""
-        owner: dict[str, str] = {}
-        for statement in self.of.body.forward:
-            if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
-                base = statement.operands[0]
-                owner |= dict.fromkeys(statement.results, owner.get(base, base))
-        return owner
 
     def followers(self) -> dict[str, list[str]]:
         """The names that lie where another name lies, as long as they are not made themselves."""
@@ -110,15 +102,14 @@ class Walk:
         now = total  # added up as it comes: near enough to tell when to sum anew
         recomputing = routed = False
         due: dict[float, list[str]] = {}
-        for index, statement in enumerate(self.statements):
-            made, beside = self.make(statement, index), self.of.beside(statement)
+        for index, step in enumerate(self.steps):
+            made, beside = self.make(step, index), step.beside
             now += made
             if (made or beside) and now + beside >= total * _NEARLY:
                 sums, now = self.sums()
                 if now + beside > total:
                     most, total = sums | {"transient": sums["transient"] + beside}, now + beside
-                    recomputing = self.backward and isinstance(statement, (Compute, Ring))
-                    routed = isinstance(statement, Compute | Gradient) and statement.op in self.of.routing.ops
+                    recomputing, routed = self.backward and step.computes, step.routed
             for at in (*self.changed, *due.pop(index, ())):
                 if at not in self.size or at in self.spared:
                     continue
@@ -129,11 +120,11 @@ class Walk:
             self.changed.clear()
         return Fullest(Mix(**most), recomputing, routed)
 
-    def make(self, statement: Statement, index: int) -> float:
+    def make(self, step: Step, index: int) -> float:
         """Give the results of a statement their storages; returns the bytes of new ones."""
         new = 0.0
-        for position, name in enumerate(results_of(statement)):
-            at = self.lies(statement, position, name, index)
+        for name, lies in zip(step.results, step.lies, strict=True):
+            at = self.storage(lies) if lies is not None else self.summed(step, index)
             if at is not None:
                 self.own(name, at)
                 continue
@@ -144,11 +135,11 @@ class Walk:
             if name != root:
                 self.own(name, root)
             if root not in self.size:
-                self.kind[root] = self.kind_of(root, statement)
+                self.kind[root] = self.kind_of(root, step)
                 self.hold(root, self.of.size(root))
                 self.changed.add(root)
                 new += self.size[root]
-        for name, size in self.of.own(statement, backward=self.backward).items():
+        for name, size in step.own:
             self.own(name, name)
             if name in self.size:
                 self.free(name)
@@ -158,34 +149,21 @@ class Walk:
             new += size
         return new
 
-    def kind_of(self, name: str, statement: Statement) -> str:
+    def kind_of(self, name: str, step: Step) -> str:
         if name in self.of.logits_names:
             return "logits"
         if not self.backward and name in self.of.kept:
             return "activations"
-        if self.backward and isinstance(statement, (Compute, Ring)) and not getattr(statement, "wanted", ()):
+        if self.backward and step.recomputes:
             return "recomputed"
         return "transient"
 
-    def lies(self, statement: Statement, position: int, name: str, index: int) -> str | None:
-        """The storage that a result shares with an operand: views, gradients handed through, sums in place."""
-        if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
-            return self.storage(statement.operands[0])
-        if isinstance(statement, Gradient) and len(statement.grads) == 1 and statement.grads[0]:
-            rule = rule_of(statement)
-            through = rule.engine is Engine.VIEW or (
-                rule.laws[statement.wanted[position]] is Law.ADDITIVE and rule.elementwise
-            )
-            if not through:
-                return None
-            grad = statement.grads[0]
-            at = self.storage(grad)
-            return at if at is not None and self.of.size(grad) == self.of.size(name) else None
-        if isinstance(statement, Add) and self.of.inner.isdisjoint(statement.operands):
-            for operand in statement.operands:
-                at = self.storage(operand)
-                if at is not None and at not in self.of.kept and not self.needed(at, index):
-                    return at
+    def summed(self, step: Step, index: int) -> str | None:
+        """The storage of an operand that a sum is written into: one that nobody reads afterwards."""
+        for operand in step.sums:
+            at = self.storage(operand)
+            if at is not None and at not in self.of.kept and not self.needed(at, index):
+                return at
         return None
 
     def needed(self, at: str, index: int) -> bool:
