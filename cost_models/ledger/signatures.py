@@ -23,10 +23,11 @@ from itertools import count
 from math import prod
 
 from meshwright.ir.program.program import BodyProgram, Compute, Gradient, Move, Ring, Statement, operands_of, results_of
-from meshwright.ir.rules.base import Engine, Rule
+from meshwright.ir.rules.base import Engine, Rule, Signature
 from meshwright.ir.rules.registry import infer
-from meshwright.ir.sharding.adjoint import Split, apply
+from meshwright.ir.sharding.adjoint import Split, Strategy, apply
 from meshwright.ir.sharding.layouts import Uneven, Zigzag
+from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.sharding.placement import Placement
 from meshwright.ir.sharding.reshard import given_elements
 
@@ -128,32 +129,35 @@ def bucketed_bytes(statements: Iterable[Statement], body: BodyProgram) -> tuple[
 
 def _done(statement: Compute | Gradient | Ring, body: BodyProgram) -> tuple[object, ...]:
     """The signature of an operator: its rule, its loops, and those attributes that prices depend on."""
-    signature, mesh = statement.signature, body.mesh
-    rule = infer(signature)
     wanted = () if isinstance(statement, Compute) else (statement.wanted, statement.grads, statement.outputs)
-    loops = apply(rule, signature.operands, statement.strategy, mesh).sizes
-    dtype = signature.operands[0].dtype if signature.operands else ""
     found: tuple[object, ...] = (
-        signature.kind,
         statement.op,
         statement.operands,
         wanted,
-        _sizeless(rule),
-        loops,
-        dtype,
+        _local(statement.signature, statement.strategy, body.mesh),
     )
+    if isinstance(statement, Ring):
+        found += (statement.axis, body.mesh.axis(statement.axis).size)
+    return found
+
+
+@lru_cache(maxsize=MOST_STATEMENTS)
+def _local(signature: Signature, strategy: Strategy, mesh: Mesh) -> int:
+    """The number of an operator on one rank, under whatever names."""
+    rule = infer(signature)
+    loops = apply(rule, signature.operands, strategy, mesh).sizes
+    dtype = signature.operands[0].dtype if signature.operands else ""
+    found: tuple[object, ...] = (signature.kind, _sizeless(rule), loops, dtype)
     if signature.kind == "add":
         found += (signature.operands[-1].shape[-1:],)  # the width of a bias
     if rule.engine is Engine.ATTENTION:
         over = [
             (mesh.axis(axis).size, isinstance(choice.layout, Zigzag))
-            for axis, choice in statement.strategy.choices
+            for axis, choice in strategy.choices
             if isinstance(choice, Split) and "sq" in choice.factors
         ]
         found += (signature.attr("mask"), signature.attr("width"), rule.factor("sk").size, tuple(over))
-    if isinstance(statement, Ring):
-        found += (statement.axis, mesh.axis(statement.axis).size)
-    return found
+    return _number(found)
 
 
 @lru_cache(maxsize=65536)
