@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
+from operator import add
 
 from meshwright.backends.printing.items import Item, Memory
 
@@ -137,8 +138,11 @@ class _Walk:
 
     def back(self) -> Iterator[int]:
         """Bytes that the backward pass holds while each step's derivative runs."""
-        for step, graded in enumerate(self.graded):
-            yield graded + sum(one.nbytes for one in self.storages.values() if one.kept <= step)
+        begins = [0] * self.steps
+        for one in self.storages.values():
+            if one.kept < inf:
+                begins[int(one.kept)] += one.nbytes
+        return map(add, self.graded, accumulate(begins))
 
     def sums(self, end: Callable[[_Storage], float]) -> list[int]:
         """Bytes that there are at every step, of storages that are there up to an end."""

@@ -277,9 +277,20 @@ class Atoms:
                     equal = prod(rule.factor(name).size for name in names) == self.graph.types[value].shape[dim]
                     at = side, slot, dim
                     if equal and rule.section_sizes(*at) is None and rule.slot_groups(*at) is None:
+                        if len(names) == 1 and self._unify(self._dims[value][dim], self._factors[index][names[0]]):
+                            continue
                         self._join([self._dims[value][dim]], [self._factors[index][name] for name in names])
                     else:
                         self.images += [(value, dim, index, name) for name in names]
+
+    def _unify(self, left: int, right: int) -> bool:
+        """Unify two elements if both are still whole and as large; most are."""
+        a, b = self.find(left), self.find(right)
+        if self.size[a] != self.size[b] or a in self._parts or b in self._parts:
+            return False
+        if self.size[a] != 1:
+            self._parent[max(a, b)] = min(a, b)
+        return True
 
     def _join(self, left: list[int], right: list[int]) -> None:
         """Unify two sequences of equal size, from the right; stop where their sizes have no common boundary."""

@@ -25,7 +25,6 @@ from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy
 from meshwright.ir.graph.graph import Graph, Op, Param, Type, Update
 from meshwright.ir.program.program import Add, Compute, Gradient, Local, Move, Ring, Statement, Zero
-from meshwright.ir.rules.base import Role, Rule
 from meshwright.ir.same import Same
 from meshwright.ir.sharding import reshard as moves
 from meshwright.ir.sharding.adjoint import Applied, Split, Strategy
@@ -155,7 +154,7 @@ class Body:
         self.applied: dict[str, Applied] = {}
         for op in graph.ops:
             self.applied[op.name] = self.facts[op.name].applied(self.strategies[op.name], mesh)
-            self.check_gradient(op, self.facts[op.name].rule)
+            self.check_gradient(op, self.facts[op.name].maximised)
         self.wanted_states = dict(states)
         self.param_of = {path: param.value for param in reversed(graph.params) for path in param.paths}
         self.names = Names(mesh, known_moves, {})
@@ -173,11 +172,13 @@ class Body:
         self.grad_of: dict[str, str | None] = {}
         self.output_grads: list[str | None] = []
 
-    def check_gradient(self, op: Op, rule: Rule) -> None:
+    def check_gradient(self, op: Op, maxima: frozenset[str]) -> None:
         """Refuse a gradient through a partial maximum: ranks do not know which of them held the maximum."""
+        if maxima.isdisjoint(self.strategies[op.name].split):
+            return
         splits = [choice for _, choice in self.strategies[op.name].choices if isinstance(choice, Split)]
-        maximised = [name for split in splits for name in split.factors if rule.factor(name).role is Role.MAX]
-        if maximised and self.graph.differentiable.intersection(op.results):
+        maximised = [name for split in splits for name in split.factors if name in maxima]
+        if self.graph.differentiable.intersection(op.results):
             raise IllegalStrategy(
                 place=f"%{op.name} ({op.kind})",
                 cause=f"a gradient flows through the maximum over {maximised[0]}",

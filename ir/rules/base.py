@@ -295,11 +295,15 @@ class Rule:
 
     def section_sizes(self, side: str, index: int, dim: int) -> tuple[int, ...] | None:
         """The sections of a dimension that concatenates; side is "operand" or "result"."""
+        if not self.sections:  # as of nearly all rules
+            return None
         return next((sizes for s, i, d, sizes in self.sections if (s, i, d) == (side, index, dim)), None)
 
     def slot_groups(self, side: str, index: int, dim: int) -> tuple[int, ...] | None:
         """The number of groups in which each factor of a dimension of slots is counted; side is "operand" or
         "result"."""
+        if not self.slots:
+            return None
         return next((groups for s, i, d, groups in self.slots if (s, i, d) == (side, index, dim)), None)
 
     def flops(self, *, needs: Iterable[int] | None = None, sizes: Mapping[str, int] | None = None) -> float:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from meshwright.ir.errors import IllegalStrategy
 from meshwright.ir.graph.graph import Graph, Op, Type
-from meshwright.ir.rules.base import Law, Rule, Signature
+from meshwright.ir.rules.base import Law, Role, Rule, Signature
 from meshwright.ir.rules.registry import expand, infer, signature_of
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Applied, Choice, Idle, Split, Strategy, apply
@@ -22,13 +22,16 @@ from meshwright.ir.sharding.mesh import Mesh
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
     """Facts about an operator under every plan. `wanted`: the operands whose gradients it has, if one reaches its
-    results; `reads`: the operands that its derivatives read; `reruns`: whether they read its results."""
+    results; `reads`: the operands that its derivatives read; `reruns`: whether they read its results; `expanded`: the
+    factors whose splits ask for simpler operators; `maximised`: those that its results take the maximum over."""
 
     signature: Signature
     rule: Rule
     wanted: tuple[int, ...]
     reads: tuple[int, ...]
     reruns: bool
+    expanded: frozenset[str]
+    maximised: frozenset[str]
 
     def applied(self, strategy: Strategy, mesh: Mesh) -> Applied:
         """The states under a strategy."""
@@ -65,7 +68,9 @@ def _facts_of(op: Op, graph: Graph) -> Facts:
 @lru_cache(maxsize=65536)
 def _facts_with(signature: Signature, rule: Same[Rule], wanted: tuple[int, ...]) -> Facts:
     """One object for equal operators of all graphs, which share what follows from a strategy."""
-    return Facts(signature, rule.of, wanted, rule.of.reads(wanted), rule.of.reruns(wanted))
+    expanded = frozenset(factor.name for factor in rule.of.factors if factor.expanded)
+    maximised = frozenset(factor.name for factor in rule.of.factors if factor.role is Role.MAX)
+    return Facts(signature, rule.of, wanted, rule.of.reads(wanted), rule.of.reruns(wanted), expanded, maximised)
 
 
 def reached(graph: Graph) -> frozenset[str]:
@@ -112,12 +117,11 @@ def expanded_from(graph: Graph, chosen: Mapping[str, Strategy]) -> Mapping[str, 
 def _expanding(graph: Graph, chosen: Mapping[str, Strategy]) -> tuple[str, ...]:
     """The operators that are replaced."""
     facts = facts_of(graph)
-    return tuple(name for name, strategy in chosen.items() if name in facts and _splits(facts[name].rule, strategy))
-
-
-def _splits(rule: Rule, strategy: Strategy) -> bool:
-    names = {name for _, choice in strategy.choices if isinstance(choice, Split) for name in choice.factors}
-    return any(factor.expanded and factor.name in names for factor in rule.factors)
+    return tuple(
+        name
+        for name, strategy in chosen.items()
+        if name in facts and not strategy.split.isdisjoint(facts[name].expanded)
+    )
 
 
 @lru_cache(maxsize=512)

@@ -129,9 +129,9 @@ class _Reader:
     def check_rings(self) -> None:
         """Check that ring attention is recomputed with all of its block, or not at all: it is one function with its own
         backward pass, into which policies cannot look."""
-        for op in self.piece.graph.ops:
+        for op in (op for op in self.piece.graph.ops if op.kind == ATTENTION):
             cuts = [choice.factors for _, choice in self.plan.strategy(op.name).choices if isinstance(choice, Split)]
-            if op.kind == ATTENTION and ("sq", "sk") in cuts and not self.around_is_kept(op.module):
+            if ("sq", "sk") in cuts and not self.around_is_kept(op.module):
                 raise self.refuse(f"computing again with or without %{op.name}, which is a ring,")
 
     def around_is_kept(self, module: str) -> bool:
