@@ -104,14 +104,13 @@ def program_of(plan: Plan, setting: Setting) -> Program:
 def _same(plan: Plan, model: Model) -> None:
     """Check that the model is the one that the plan describes."""
     same_model(plan, model)
-    for key in ("parameters", "tensors"):
-        said, found = getattr(plan.model, key), getattr(model, key)
-        if said != found:
-            raise PlanBroken(
-                place=f"plan.json: model.{key}",
-                cause="it is not what the model of this digest has" + (f", {found:,}" if key == "parameters" else ""),
-                fix="make the plan again",
-            )
+    said, found = plan.model.parameters, model.parameters
+    if said != found or dict(plan.model.tensors) != dict(model.tensors):  # traces have them in orders of their own
+        raise PlanBroken(
+            place=f"plan.json: model.{'tensors' if said == found else 'parameters'}",
+            cause="it is not what the model of this digest has" + f", {found:,}" * (said != found),
+            fix="make the plan again",
+        )
 
 
 def _misjudged(plan: Plan, found: Prediction) -> tuple[str, ...]:

@@ -164,6 +164,13 @@ def test_the_order_of_blocks_in_a_stage_is_nothing(monkeypatch: pytest.MonkeyPat
     assert again(monkeypatch, saved(), blocks=swapped).changed == ()
 
 
+def test_the_order_of_tensors_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traces of two batch sizes may have them in different orders."""
+    tensors = (("a", "bf16[2]"), ("b", "bf16[3]"))
+    one = replace(saved(), model=replace(MODEL, tensors=tensors))
+    assert again(monkeypatch, one, model=replace(MODEL, tensors=tensors[::-1])).changed == ()
+
+
 def test_another_target_is_held_to_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for `any`, which can all; bodies are made anew."""
     found = again(monkeypatch, saved())
