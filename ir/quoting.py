@@ -27,6 +27,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from math import isfinite
+from typing import Any
 
 _STRUCTURE = frozenset('"\\()[]{},%')
 """What ends a literal, and what writers look for in code."""
@@ -74,6 +75,16 @@ def constant(value: str | float | None) -> str:
     if isinstance(value, int):
         return repr(int(value))
     return repr(float(value)) if isfinite(value) else f'float("{float(value)}")'
+
+
+def as_code(value: Any) -> str:
+    """What holds values, as code: as Python prints it, but for infinite numbers, which have no literal."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name!r}: {as_code(one)}' for name, one in value.items())}}}"
+    if type(value) in (list, tuple):
+        items = ", ".join(map(as_code, value))
+        return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
+    return constant(value) if isinstance(value, float) and not isfinite(value) else repr(value)
 
 
 def loose(expression: str) -> bool:

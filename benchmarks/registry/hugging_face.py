@@ -27,7 +27,7 @@ from meshwright.ir.frontends.torch_.sources.factory import TorchSource, example_
 from meshwright.ir.frontends.torch_.sources.hf_config import load_hf
 from meshwright.ir.frontends.torch_.tracing.export import Step
 from meshwright.ir.frontends.torch_.tracing.stand_ins import without_values
-from meshwright.ir.quoting import constant
+from meshwright.ir.quoting import as_code
 
 CONFIG, FILE, FACTORY = "config.json", "model.py", "build"
 BATCH, SEQ = 2, 16
@@ -221,7 +221,7 @@ def _factory(kind: Any, config: Any, head: Head, folder: Path) -> str:
         head=head.name.capitalize(),
         kind=kind.__name__,
         config=type(config).__name__,
-        parameters=", ".join(f"{name}={_written(value)}" for name, value in parameters.items()),
+        parameters=", ".join(f"{name}={as_code(value)}" for name, value in parameters.items()),
         arguments=", ".join(f"{name}={name}" for name in parameters),
         inputs=takes,
         classes=min(classes, WORDS),
@@ -231,13 +231,6 @@ def _factory(kind: Any, config: Any, head: Head, folder: Path) -> str:
     )
     (folder / FILE).write_text(text)
     return f"{folder / FILE}:{FACTORY}"
-
-
-def _written(value: Any) -> str:
-    """A number as code, or what holds some; infinite ones have no literal."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{constant(name)}: {_written(one)}' for name, one in value.items())}}}"
-    return f"[{', '.join(map(_written, value))}]" if isinstance(value, list) else constant(value)
 
 
 def _taken(model: Any, config: Any, batch: int, seq: int) -> tuple[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from enum import IntEnum
 from math import inf, isnan, nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from meshwright.ir.quoting import (
     around,
+    as_code,
     assigned,
     attribute,
     constant,
@@ -89,6 +91,19 @@ def test_a_word_is_one(text: str) -> None:
 
 class Kind(IntEnum):
     ONE = 1
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner) | st.tuples(inner),
+        max_leaves=8,
+    )
+)
+def test_what_holds_values_is_code_that_makes_it(value: Any) -> None:
+    found = eval(as_code(value), {"__builtins__": {"float": float}})  # noqa: S307
+    assert found == value
+    assert repr(found) == repr(value)
 
 
 @pytest.mark.parametrize("value", [None, True, 3, -2.5, 'a"b', inf, -inf, nan, Kind.ONE, np.float64(0.5)])

@@ -38,7 +38,7 @@ from meshwright.ir.frontends.torch_.sources.factory import TorchSource
 from meshwright.ir.frontends.torch_.tracing.capture import capture
 from meshwright.ir.frontends.torch_.tracing.recorder import Recorder
 from meshwright.ir.frontends.twin import Scale, Twin
-from meshwright.ir.quoting import is_name
+from meshwright.ir.quoting import as_code, is_name
 
 HOOKS = ("example_inputs", "loss", "dims", "optimizer")
 HOW = "define twin() beside the factory: the same model, small enough for a CPU"
@@ -134,7 +134,7 @@ def _from_arguments(source: TorchSource, factory: str, scale: Scale) -> Written 
     small, sizes = _small(source, given, lambda settings: make(**settings), scale, {}) if given else ({}, {})
     if not small and not sizes:
         return None
-    said = ", ".join(f"{name}={value!r}" for name, value in small.items())
+    said = ", ".join(f"{name}={as_code(value)}" for name, value in small.items())
     return Written(made=f"{factory}({said})", names=(factory,), inputs=_inputs(sizes))
 
 
