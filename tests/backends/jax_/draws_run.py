@@ -23,7 +23,8 @@ ELEMENTS, RATE = 4096, 0.9
 def main() -> None:
     """Masks of every step, place and device, as bytes; those along `tp`, which does not cut them, side by side."""
     with tempfile.TemporaryDirectory() as folder:
-        emit(subject(f"{ZOO}/nnx_.py:gpt_dropout", dp=2, tp=2, microbatches=2), Path(folder)).write(Path(folder))
+        plan = subject(f"{ZOO}/drawing.py:streams", dp=2, tp=2, sequence_parallel=True, microbatches=2)
+        emit(plan, Path(folder)).write(Path(folder))
         script: Any = load(f"{folder}/train.py")
         dropout = sys.modules["train_shardings"].dropout  # type: ignore[attr-defined]
         state = script.start()
