@@ -69,8 +69,8 @@ def form_of(program: Program, data: tuple[str, ...]) -> str:
 
 
 def _summed_in_steps(body: BodyProgram) -> set[str]:
-    """The axes along which gradients are parts of sums that all steps of a loop read what they are of: of a loop that
-    is not written out, XLA sums them in each step."""
+    """The mesh axes along which the gradient of an operand of a loop is a partial sum, since the loop's work is cut
+    along them and the operand (a weight that all steps read) is not. XLA reduces such a gradient in every step."""
     return {
         axis
         for one in body.backward

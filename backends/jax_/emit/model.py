@@ -125,7 +125,8 @@ def _begin_rest(invoked: Invoked, made: str, *, changed: bool) -> Iterator[str]:
         yield "def begin_rest() -> Tree:"
         yield f'    """What {"the model holds besides, and what " * own}random keys are made of."""'
         yield '    rngs = {"count": jnp.zeros((), jnp.uint32), "key": jax.random.key(SEED)}'
-        yield f'    return {{{f"{chr(34)}held{chr(34)}: {made}, " * own}"rngs": rngs}}'
+        held = f'"held": {made}, ' * own
+        yield f'    return {{{held}"rngs": rngs}}'
     elif not own:
         return
     elif changed:

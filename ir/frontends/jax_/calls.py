@@ -29,7 +29,6 @@ from meshwright.ir.graph.calls import Calls, Invoked, Places, Scanned, TracedEqu
 from meshwright.ir.graph.constants import Constant
 from meshwright.ir.graph.graph import Graph, Op
 
-ANY = "plan it with --target any"
 ADDRESS = re.compile("0x[0-9a-f]+")
 """What tells functions apart, in text, that do the same."""
 

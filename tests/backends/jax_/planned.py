@@ -17,6 +17,7 @@ from meshwright.ir.names import Degrees
 from meshwright.ir.program.lower import lower
 from meshwright.ir.target.capabilities import Capabilities
 from tests.backends.jax_.proved import ran
+from tests.backends.torch_.emitted import unclean
 
 __all__ = ["BATCH", "SEQ"]
 ROOT = Path(__file__).parents[3]
@@ -55,6 +56,13 @@ def ran_together(
     assert len(jobs) == len(plans), "each has a name of its own"
     left = ran(name, jobs, limit_s)
     return [(one, left[kind]) for kind, one in jobs.items()]
+
+
+def unclean_of(plans: Sequence[tuple[str, dict[str, Any]]], folder: Path) -> str:
+    """What ruff says of the scripts of plans."""
+    for number, (reference, degrees) in enumerate(plans):
+        emit(subject(reference, **degrees), folder / str(number)).write(folder / str(number))
+    return unclean(folder, types=False)
 
 
 def needed_of(one: Job, left: Ran, rewrites: Sequence[str]) -> set[str]:

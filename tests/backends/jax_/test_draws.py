@@ -14,15 +14,13 @@ import pytest
 
 pytest.importorskip("jax")
 
-from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.emit.script import printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import still, verdict
 from meshwright.backends.jax_.verify.predicted import REWRITES
 from meshwright.ir.errors import EmissionModel
-from tests.backends.jax_.planned import ROOT, ZOO, job, needed_of, ran_together, subject
+from tests.backends.jax_.planned import ROOT, ZOO, job, needed_of, ran_together, subject, unclean_of
 from tests.backends.jax_.proved import ran as recorded
-from tests.backends.torch_.emitted import unclean
 
 PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{ZOO}/nnx_.py:gpt_dropout", {"dp": 2, "zero": 3}),
@@ -74,9 +72,7 @@ def test_what_masks_are_made_for_is_not_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_scripts_that_draw_are_clean(tmp_path: Path) -> None:
-    for number, (reference, degrees) in enumerate(PLANS):
-        emit(subject(reference, **degrees), tmp_path / str(number)).write(tmp_path / str(number))
-    assert unclean(tmp_path, types=False) == ""
+    assert unclean_of(PLANS, tmp_path) == ""
 
 
 def test_what_is_printed_draws_by_keys_of_its_own() -> None:

@@ -10,13 +10,11 @@ import pytest
 pytest.importorskip("jax")
 
 from meshwright.backends.jax_.emit.accumulation import ONCE
-from meshwright.backends.jax_.emit.files import emit
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import verdict
 from meshwright.backends.jax_.verify.predicted import REWRITES
 from meshwright.ir.errors import EmissionStorage
-from tests.backends.jax_.planned import ZOO, needed_of, ran_together, subject
-from tests.backends.torch_.emitted import unclean
+from tests.backends.jax_.planned import ZOO, needed_of, ran_together, subject, unclean_of
 
 LOOPS = f"{ZOO}/recurrent.py"
 PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -39,9 +37,7 @@ def test_loops_are_exact(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_scripts_with_loops_are_clean(tmp_path: Path) -> None:
-    for number, (reference, degrees) in enumerate(PLANS):
-        emit(subject(reference, **degrees), tmp_path / str(number)).write(tmp_path / str(number))
-    assert unclean(tmp_path, types=False) == ""
+    assert unclean_of(PLANS, tmp_path) == ""
 
 
 def test_copies_run_by_themselves_what_would_be_summed_in_each_step() -> None:

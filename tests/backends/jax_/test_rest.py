@@ -18,8 +18,7 @@ from meshwright.backends.jax_.emit.script import printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import beyond, verdict
 from meshwright.backends.results import EXACT, IN_FP64, left_in_fp64
-from tests.backends.jax_.planned import LLAMA, ROOT, ZOO, ran_together, subject
-from tests.backends.torch_.emitted import unclean
+from tests.backends.jax_.planned import LLAMA, ROOT, ZOO, ran_together, subject, unclean_of
 
 HOLDING = f"{ZOO}/holding.py"
 PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -52,9 +51,7 @@ def test_statistics_are_those_of_one_device_after_each_step(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_scripts_that_hold_more_are_clean(tmp_path: Path) -> None:
-    for number, (reference, degrees) in enumerate(PLANS):
-        emit(subject(reference, **degrees), tmp_path / str(number)).write(tmp_path / str(number))
-    assert unclean(tmp_path, types=False) == ""
+    assert unclean_of(PLANS, tmp_path) == ""
 
 
 def test_all_that_is_held_has_a_place() -> None:
