@@ -20,6 +20,11 @@ NUMPY = {ours: theirs for theirs, ours in DTYPES.items() if not theirs.startswit
 """What they are called in NumPy, and in `jax.numpy`."""
 
 
+def is_key(one: Any) -> bool:
+    """Whether an array holds keys of random numbers (`jax.random.key`)."""
+    return str(one.dtype).startswith("key<")
+
+
 def dtype_named(dtype: Any, place: str) -> str:
     """Our name for a dtype. Keys of random numbers are integers."""
     name = str(dtype)

@@ -27,7 +27,7 @@ from typing import Any
 from meshwright.ir.annotated.annotations import Spec
 from meshwright.ir.frontends.folding.stacks import SHORT_WALK, Stack, short_walk
 from meshwright.ir.frontends.foreign import HOME
-from meshwright.ir.frontends.jax_.dtypes import type_of
+from meshwright.ir.frontends.jax_.dtypes import is_key, type_of
 from meshwright.ir.frontends.jax_.sites import Sites, site
 from meshwright.ir.graph.graph import Type
 
@@ -194,7 +194,7 @@ class _Flattening:
             self.flat.notes.append(
                 f"{source}: an array of {type_.nbytes / 2**20:.0f} MiB is closed over, and no parameter"
             )
-        return self.leaf(Leaf("constant", "", type_, data=data, random=_is_key(aval)))
+        return self.leaf(Leaf("constant", "", type_, data=data, random=is_key(aval)))
 
     def equation(self, equation: Any, inputs: Sequence[Atom], around: str) -> Sequence[Atom]:
         name, params = equation.primitive.name, equation.params
@@ -311,10 +311,6 @@ class _Flattening:
         wide = Type((len(rows), *type_.shape), type_.dtype)
         seen = [self.emit("reshape", [row], [narrow], source, new_sizes=narrow.shape)[0] for row in rows]
         return self.emit("concatenate", seen, [wide], source, dimension=0)[0]
-
-
-def _is_key(aval: Any) -> bool:
-    return str(aval.dtype).startswith("key<")
 
 
 LIBRARIES = frozenset(("jax", "jaxlib", "flax", "equinox", "optax", "jaxtyping", "chex", "einops", "contextlib.py"))

@@ -23,7 +23,7 @@ import jax
 
 from meshwright.ir.annotated.annotations import Spec
 from meshwright.ir.errors import EmptyModel, FactoryRaised, NoExampleInputs
-from meshwright.ir.frontends.jax_.dtypes import type_of
+from meshwright.ir.frontends.jax_.dtypes import is_key, type_of
 from meshwright.ir.frontends.jax_.flat import Leaf
 
 KEYS = ("key", "rng", "rngs", "dropout_key")
@@ -198,10 +198,6 @@ def path_of(keys: Any) -> str:
     return ".".join(words)
 
 
-def _is_key(one: Any) -> bool:
-    return str(one.dtype).startswith("key<")
-
-
 def _floating(one: Any) -> bool:
     return bool(jax.numpy.issubdtype(one.dtype, jax.numpy.floating))
 
@@ -214,7 +210,7 @@ def _nnx(state: Any, static: Any, place: str, forward: Callable[..., Any] | None
         variable = kinds.get(path)
         if isinstance(variable, nnx.Param):
             return "param", False
-        drawn = isinstance(variable, nnx.RngState) or _is_key(one)
+        drawn = isinstance(variable, nnx.RngState) or is_key(one)
         return ("constant", True) if drawn else ("buffer", False)
 
     metadata: dict[str, Any] = {path: getattr(one, "get_metadata", dict)() for path, one in kinds.items()}
@@ -243,7 +239,7 @@ def _equinox(state: Any, static: Any, place: str, forward: Callable[..., Any] | 
     equinox: Any = sys.modules["equinox"]
 
     def kind_of(path: str, one: Any) -> tuple[str, bool]:
-        if _is_key(one):
+        if is_key(one):
             return "constant", True
         return ("param", False) if _floating(one) else ("buffer", False)
 
@@ -343,7 +339,7 @@ def _pair(init: Callable[..., Any], apply: Callable[..., Any], place: str, forwa
         ) from None
 
     def kind_of(path: str, one: Any) -> tuple[str, bool]:
-        if _is_key(one):
+        if is_key(one):
             return "constant", True
         return ("param", False) if _floating(one) else ("buffer", False)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from meshwright.ir.frontends.folding.segment import names_of
 from meshwright.ir.frontends.folding.terms import Term
-from meshwright.ir.frontends.jax_.dtypes import type_of
+from meshwright.ir.frontends.jax_.dtypes import is_key, type_of
 from meshwright.ir.frontends.jax_.flat import Equation, Leaf, flattened
 from meshwright.ir.frontends.jax_.primitives import constants
 from meshwright.ir.frontends.jax_.primitives.translate import Lowering, Translator, flops, opaque
@@ -112,7 +112,7 @@ def _body(t: Translator, equation: Equation, given: Sequence[Any]) -> tuple[Tran
     body = equation.params["jaxpr"]
     leaves = []
     for at, (var, one) in enumerate(zip(body.jaxpr.invars, given, strict=True)):
-        drawn = str(var.aval.dtype).startswith("key<") or (isinstance(one, Term) and constants.drawn(one))
+        drawn = is_key(var.aval) or (isinstance(one, Term) and constants.drawn(one))
         leaves.append(Leaf("constant" if drawn else "input", f"in{at}", type_of(var.aval), random=drawn))
     inner = Translator(names_of(()), t.table)
     left = [inner.read(one) for one in inner.run(flattened(body, leaves), {})]

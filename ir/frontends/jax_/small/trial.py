@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshwright.ir.frontends.jax_.dtypes import is_key
 from meshwright.ir.frontends.jax_.flat import Equation, Flat, flattened
 from meshwright.ir.frontends.jax_.primitives import elementwise
 from meshwright.ir.frontends.jax_.rooms import blocks_of
@@ -207,8 +208,7 @@ def computed(source: JaxSource, seq: int) -> float | None:
 
 def _drawn(drawn: np.random.Generator, leaf: Any) -> Any:
     if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
-        key = str(leaf.dtype).startswith("key<")
-        return jax.random.split(jax.random.key(0), leaf.shape) if key else np.zeros(leaf.shape, leaf.dtype)
+        return jax.random.split(jax.random.key(0), leaf.shape) if is_key(leaf) else np.zeros(leaf.shape, leaf.dtype)
     low, high = (-0.1, 0.1) if len(leaf.shape) > 1 else (0.5, 1.5)
     return drawn.uniform(low, high, leaf.shape).astype(leaf.dtype)
 
