@@ -287,9 +287,9 @@ def _number(path: str, before: str, after: str) -> int:
 
 
 def _cuts(path: str) -> Iterator[tuple[str, int, str]]:
-    """Every way to see a path as a number between texts."""
+    """Every way to see a path as a number between texts; the number in the innermost list first."""
     parts = path.split(".")
-    for index, part in enumerate(parts):
+    for index, part in reversed(tuple(enumerate(parts))):
         if found := NUMBERED.fullmatch(part):
             before = "".join(f"{p}." for p in parts[:index]) + found[1]
             yield before, int(found[2]), "".join(f".{p}" for p in parts[index + 1 :])

@@ -61,6 +61,7 @@ JAX_CPU = Capabilities(
     ),
     combined=(
         Line("several_uses", _PRINTED),
+        Line("norms_of_one_value", "their variance is 0 there, as on one device"),
         Line("waiting_blocks", f"what blocks read that are computed again; {_TRIED}"),
     ),
     offload=(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions
 from meshwright.ir.errors.capability import BODIES, CUTS, SCHEDULE, STORAGE
@@ -276,9 +277,21 @@ def _simple(used: set[str]) -> bool:
 
 def _shares_statistics(plan: BodyPlan, fold: Fold) -> bool:
     """Whether an axis cuts what batch norms normalise over."""
-    norms = [op for op in fold.body[plan.body].graph.ops if op.kind == "batch_norm" and op.attr("training", True)]
-    choices = (choice for op in norms for _, choice in plan.strategy(op.name).choices)
+    choices = (choice for op in _trained_norms(plan, fold) for _, choice in plan.strategy(op.name).choices)
     return any(isinstance(choice, Split) and choice.factors != ("c",) for choice in choices)
+
+
+def _trained_norms(plan: BodyPlan, fold: Fold) -> list[Op]:
+    """The batch norms of a body that take statistics."""
+    return [op for op in fold.body[plan.body].graph.ops if op.kind == "batch_norm" and op.attr("training", True)]
+
+
+def norms_of_one_value(decisions: Decisions, fold: Fold) -> str:
+    """A batch norm whose micro-batches have one value for every channel: there is nothing to normalise by."""
+    norms = ((plan.body, op) for plan in decisions.plans for op in _trained_norms(plan, fold))
+    given = ((body, op.name, fold.body[body].graph.types[op.operands[0]].shape) for body, op in norms)
+    single = (f"%{name} in {body}" for body, name, (batch, _, *places) in given if batch * prod(places) == 1)
+    return next((f"micro-batches of one value for every channel of {name}" for name in single), "")
 
 
 def _takes_own_loss(decisions: Decisions, fold: Fold) -> bool:
@@ -313,6 +326,7 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "waiting_blocks": waiting_blocks,
     "waiting_whole": waiting_whole,
     "several_uses": several_uses,
+    "norms_of_one_value": norms_of_one_value,
 }
 """What a plan has of it, in words; empty if it does not have it."""
 CAST: Mapping[str, Callable[[Decisions, Fold], str]] = {

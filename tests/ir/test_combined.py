@@ -87,9 +87,9 @@ def experts() -> Graph:
     return g.graph()
 
 
-def normed(*, training: bool = True) -> Graph:
+def normed(shape: tuple[int, ...] = (4, 3, 5), *, training: bool = True) -> Graph:
     g = Builder()
-    x = g.input((4, 3, 5), labels=("b", "", ""), requires_grad=True)
+    x = g.input(shape, labels=("b", "", ""), requires_grad=True)
     held = (g.param("w", (3,)), g.param("b", (3,)), g.buffer("mean", (3,)), g.buffer("var", (3,)))
     g.output(g.many("batch_norm", x, *held, training=training, name="bn")[0])
     return g.graph()
@@ -235,6 +235,23 @@ def test_parameters_that_are_not_trained_are_cast_only_where_nothing_has_shards(
     assert said(decided(plan("one"), fold=fold), fold) == ""
     buffers = one_body(normed())
     assert said(decided(stored("one", "w", "[-]", "[-]", "[dp]"), fold=buffers), buffers) == ""
+
+
+# Norms ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "training", "said"),
+    [
+        ((1, 3, 1), True, "micro-batches of one value for every channel of %bn in one"),
+        ((1, 3, 1), False, ""),
+        ((2, 3, 1), True, ""),
+        ((1, 3, 2), True, ""),
+    ],
+)
+def test_norms_of_one_value_have_no_statistics(shape: tuple[int, int, int], training: bool, said: str) -> None:
+    fold = one_body(normed(shape, training=training))
+    assert COMBINED["norms_of_one_value"](decided(plan("one"), fold=fold), fold) == said
 
 
 # Styles --------------------------------------------------------------------------------------------------------------

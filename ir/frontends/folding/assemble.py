@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -161,15 +162,32 @@ def _name(use: Use) -> str:
     return use.path or f"glue {use.trace}"
 
 
+def _siblings(paths: Sequence[str]) -> int:
+    """How many of the first blocks are counted by one number of their paths: where another list follows, blocks that
+    are alike are a segment of their own."""
+    most = 1
+    for found in re.finditer(r"(0|[1-9][0-9]*)(?=\.|$)", paths[0]):
+        before, after, last = paths[0][: found.start()], paths[0][found.end() :], int(found[1])
+        for number, path in enumerate(paths[1:], 1):
+            one = re.fullmatch(f"{re.escape(before)}(0|[1-9][0-9]*){re.escape(after)}", path)
+            if one is None or int(one[1]) <= last:
+                break
+            most, last = max(most, number + 1), int(one[1])
+    return most
+
+
 def _spans(calls: Sequence[Use], kept: Set[str]) -> list[tuple[int, int, int]]:
     """Segments as (start, period, repeats)."""
     spans: list[tuple[int, int, int]] = []
     start = 0
     while start < len(calls):
         run = next((n for n, use in enumerate(calls[start:]) if not use.path), len(calls) - start)
+        paths = [use.path for use in calls[start : start + run]]
         best = (1, 1)
         for period in range(1, run // 2 + 1):
             repeats = _repeats(calls[start : start + run], period, kept)
+            if repeats > 1:
+                repeats = min(repeats, *(_siblings(paths[offset::period]) for offset in range(period)))
             if repeats > 1 and period * repeats > best[0] * best[1]:
                 best = (period, repeats)
         spans.append((start, *best))

@@ -485,3 +485,13 @@ def test_a_block_that_is_read_later_ends_its_segment(read: tuple[str, ...], repe
     traced = chain((0, "e", "a"), (1, "a", "b"), (2, "b", "c"), more=more)
     fold = folded(traced, Stack("blocks", (0, 0, 0), (0, 1, 2)))
     assert [len(one.paths) for one in fold.segments if not one.glue] == repeats
+
+
+def test_blocks_of_two_lists_are_two_segments() -> None:
+    """Also where they are alike and follow each other: a loop goes over one list."""
+    pairs = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
+    lines = [f"%v{n + 1}: f32[4] = relu(%v{n}) @{name}.{at}" for n, (name, at) in enumerate(pairs)]
+    traced = graph("input %x: f32[4]", "%v0: f32[4] = neg(%x)", *lines, "%y: f32[4] = neg(%v5)", "output %y")
+    stacks = (Stack("a", (0, 0), (0, 1)), Stack("b", (0, 0, 0), (0, 1, 2)))
+    found = [one.paths for one in folded(traced, *stacks).segments if not one.glue]
+    assert found == [("a.0", "a.1"), ("b.0", "b.1", "b.2")]
