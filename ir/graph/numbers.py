@@ -1,4 +1,5 @@
-"""Open numbers: those in which blocks of one body may differ, such as a scale by depth, or a rate of dropping.
+"""Open numbers: those in which blocks of one body may differ, such as a scale by depth, a rate of dropping, or the
+place of what a block takes from a table of all blocks.
 
 A number is *open* if the operator's rule would be the same with another one: nothing that is planned or priced follows
 from it. Blocks that differ in open numbers alone are calls of one body (`meshwright.ir.graph.fold`), whose graph has
@@ -16,6 +17,9 @@ from meshwright.ir.rules.registry import infer, signature_of
 
 ANOTHER = 0.7310585786300049
 """A number that means nothing to any rule: the logistic function of 1."""
+FIRST = 0
+PLACES = {"select": "index"}
+"""Attributes that are places along a dimension, by operator."""
 
 
 def numbers_of(graph: Graph) -> tuple[float, ...]:
@@ -30,7 +34,7 @@ def with_numbers(graph: Graph, numbers: Sequence[float]) -> Graph:
 
 def without_numbers(graph: Graph) -> Graph:
     """The graph with its open numbers left out, as a key."""
-    return _with(graph, iter([ANOTHER] * len(numbers_of(graph))))
+    return _with(graph, map(_another, numbers_of(graph)))
 
 
 def _with(graph: Graph, numbers: Iterator[float]) -> Graph:
@@ -45,13 +49,22 @@ def _open(op: Op, graph: Graph) -> dict[str, float]:
     """The open numbers of an operator, by attribute."""
     if op.kind == "opaque":  # what its numbers mean is not known
         return {}
-    given = {name: value for name, value in op.attrs if type(value) is float and value and isfinite(value)}
+    place = PLACES.get(op.kind)
+    given = {
+        name: value
+        for name, value in op.attrs
+        if (type(value) is int and name == place) or (type(value) is float and value and isfinite(value))
+    }
     return {name: value for name, value in given.items() if _is_open(op, graph, name)}
 
 
 def _is_open(op: Op, graph: Graph, name: str) -> bool:
-    other = _replaced(op, {name: ANOTHER})
+    other = _replaced(op, {name: _another(op.attr(name))})
     return infer(signature_of(op, graph.types)) == infer(signature_of(other, graph.types))
+
+
+def _another(number: Attr) -> float:
+    return FIRST if type(number) is int else ANOTHER
 
 
 def _replaced(op: Op, attrs: dict[str, Attr]) -> Op:

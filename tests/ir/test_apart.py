@@ -38,6 +38,8 @@ def test_blocks_that_differ_in_numbers_are_calls_of_one_body() -> None:
     assert [(segment.period, segment.repeats) for segment in fold.segments][1] == (("Scaled",), LAYERS)
     depths = [numbers[-1] for numbers in fold.segments[1].numbers]
     assert depths == [2**-0.5, 2**-0.5, 3**-0.5, 3**-0.5]
+    places = [[number for number in numbers if type(number) is int] for numbers in fold.segments[1].numbers]
+    assert places == [[0], [0], [1], [1]]
     assert [call.graph for call in fold.calls()][1] != [call.graph for call in fold.calls()][3]
 
 

@@ -62,12 +62,13 @@ class Dropping(Block):
 
 
 class Scaled(Block):
-    """A block that adds less the deeper it lies."""
+    """A block that adds less the deeper it lies, to what is its own part of a value."""
 
     depth = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + (super().forward(x) - x) * (2 + self.depth) ** -0.5
+        own = x.unflatten(-1, (2, -1))[:, :, self.depth]
+        return x + own.repeat(1, 1, 2) + (super().forward(x) - x) * (2 + self.depth) ** -0.5
 
 
 class NanoGPT(nn.Module):
@@ -390,7 +391,7 @@ def dropping() -> nn.Module:
 
 
 def scaled() -> nn.Module:
-    """Blocks that differ in a number alone."""
+    """Blocks that differ in numbers alone."""
     model = NanoGPT(Scaled)
     for depth, block in enumerate(model.transformer["h"]):  # type: ignore[arg-type]
         block.depth = depth // 2
