@@ -13,7 +13,7 @@ from math import prod
 
 from meshwright.backends.printing.expressions import nested, refuse
 from meshwright.backends.printing.items import LocalOp
-from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
+from meshwright.backends.printing.rows import ARRIVE, ARRIVE_WHOLE, LEAVE, LEAVE_IN_PARTS, OWN, in_parts
 from meshwright.ir.graph.graph import Type
 from meshwright.ir.program.routes import Way
 from meshwright.ir.quoting import literal
@@ -44,8 +44,10 @@ SAID = {
     ARRIVE: "rows reach their experts",
     LEAVE: "rows come back from their experts",
     OWN: "each rank takes back its own rows",
+    ARRIVE_WHOLE: "rows reach their experts, whole",
+    LEAVE_IN_PARTS: "parts of rows come back from their experts",
 }
-ROWS = (ARRIVE, LEAVE, OWN)
+ROWS = (ARRIVE, LEAVE, OWN, ARRIVE_WHOLE, LEAVE_IN_PARTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,8 @@ class CommonDialect(ABC):
     def steps(self, text: str, steps: Sequence[Step], starts: Placement, shape: tuple[int, ...]) -> str:
         for step in steps:
             if step.kind in ROWS:
-                text = f"{step.kind}({text}, %{step.dim})"
+                text = f"{step.kind}({text}, %{step.dim}{f', {step.target}' * (step.target >= 0)})"
+                shape = self.after((step,), shape)
                 continue
             text, held = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, shape)})", starts.dims
             shape, starts = self.after((step,), shape), after(starts, step)
@@ -138,8 +141,10 @@ class CommonDialect(ABC):
                 found[step.dim] *= parts
             if step.kind in ("slice", "reduce_scatter"):
                 found[step.dim] //= parts
-            if step.kind == "all_to_all":
+            if step.kind in ("all_to_all", LEAVE_IN_PARTS):
                 found[step.target] //= parts
+            if step.kind == ARRIVE_WHOLE:
+                found[step.target] *= parts
         return tuple(found)
 
     def arguments(self, text: str, step: Step, shape: tuple[int, ...]) -> str:
@@ -170,4 +175,5 @@ class CommonDialect(ABC):
         return f"several(%0, {', '.join(given)})", "for several readers"
 
     def trip(self, step: Step) -> str:
-        return f"{'to_all' if step.kind == 'all_gather' else 'to_experts'}(%0, {self.ranks(step)})"
+        name = "to_all" if step.kind == "all_gather" else "parts_to_experts" if in_parts(step) else "to_experts"
+        return f"{name}(%0, {self.ranks(step)})"

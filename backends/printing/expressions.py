@@ -68,9 +68,8 @@ def nested(layout: Layout, extent: int, op: str) -> str:
     return layout_of(layout, op)
 
 
-def one_axis(call: LocalOp, factor: str) -> str:
-    """The one axis that cuts a factor, plainly."""
-    cut = call.cuts[factor]
-    if len(cut) != 1 or cut[0][1] != CONTIGUOUS:
-        raise refuse(call.op, f"{factor} is cut by several axes, or in another order")
-    return cut[0][0]
+def axes_of(call: LocalOp, factor: str) -> tuple[str, ...]:
+    """The axes that cut a factor into runs, major to minor."""
+    if any(layout != CONTIGUOUS for _, layout in call.cuts[factor]):
+        raise refuse(call.op, f"{factor} is cut in another order than that of ranks")
+    return tuple(axis for axis, _ in call.cuts[factor])

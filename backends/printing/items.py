@@ -82,7 +82,8 @@ class Dialect(Protocol):
 
     def trip(self, step: Step) -> str:
         """What tells how rows of experts travel, by the step that takes them there, and where each expert's end there;
-        of where they end here. Steps of rows have the number of what they read of that for a dimension."""
+        of where they end here. Steps of rows have the number of what they read of that for a dimension, and for a
+        target the one along which rows are in parts."""
 
     def entry(self, state: State, type_: Type) -> str:
         """A rank's part of an input that it is given whole, but for the batch."""

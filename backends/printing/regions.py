@@ -2,8 +2,9 @@
 
 Some modules must be *called*, since something is hung on their calls: parameters that are gathered before and let go
 after, values that are computed again. The items of such a module are a region: a function that is given what it reads
-of the outside, and returns what the outside reads of it. A change of placement belongs to a region only if all that it
-is made of and made for does. Reads of parameters stand where they are read, and their changes of placement with them.
+of the outside, and returns what the outside reads of it. A change of placement belongs to the innermost region that has
+all that it is made of and made for. Reads of parameters stand where they are read, and their changes of placement with
+them.
 """
 
 from __future__ import annotations
@@ -79,8 +80,14 @@ def _places(
             fresh = {n for n in touched if n not in found} - together
             together |= fresh
             left += fresh
-        found |= dict.fromkeys(together, around.pop() if len(around) == 1 else "")
+        found |= dict.fromkeys(together, _around_all(around, paths))
     return found
+
+
+def _around_all(regions: set[str], paths: Sequence[str]) -> str:
+    """The innermost region that is around all of these."""
+    common = [path for path in paths if regions and all(_inside(one, path) for one in regions)]
+    return max(common, key=len, default="")
 
 
 def _region(

@@ -25,6 +25,8 @@ EXPERTS, SLOTS = 0, 1
 ARRIVE, LEAVE, OWN = "arrive", "leave", "keep_own"
 """What steps between ranks are for rows: to experts, back from them (added up, if all ranks have them), and back with
 what all have alike."""
+ARRIVE_WHOLE, LEAVE_IN_PARTS = "arrive_whole", "leave_in_parts"
+"""The same of rows of which every rank has a part, along another dimension: they are whole where their experts are."""
 DIMS = ("dim", "dims", "perm")
 """Attributes that number dimensions."""
 
@@ -85,7 +87,7 @@ class Trip:
     @property
     def name(self) -> str:
         """Its local name; another one has the end of each expert's rows there."""
-        return f"{self.behind}@to.{'.'.join(self.step.axes)}.{self.step.kind}"
+        return f"{self.behind}@to.{'.'.join(self.step.axes)}.{self.step.kind}{'.in_parts' * in_parts(self.step)}"
 
 
 def lead(placement: Placement) -> Lead:
@@ -100,13 +102,26 @@ def travelled(rows: str, trips: Trips, steps: Iterable[Step]) -> Trips:
         uneven = any(trip.step.kind == "all_to_all" for trip in trips)
         last = trips[-1].step if trips else None
         to_all = step.kind == "all_gather" and step.dim == SLOTS
-        if (to_all and not uneven) or (step.dim, step.target) == (SLOTS, EXPERTS):
+        if (to_all and not uneven) or (step.kind == "all_to_all" and step.dim > EXPERTS == step.target):
             trips = (*trips, Trip(trips[-1].name if trips else rows, step))
-        elif last is not None and last.axes == step.axes and step.kind in BACK[last.kind]:
+        elif last is not None and _takes_back(step, last):
             trips = trips[:-1]
         else:
             raise EmissionPrinted(place=f"%{rows}", cause=f"rows of experts take {step}")
     return trips
+
+
+def _takes_back(step: Step, there: Step) -> bool:
+    return (
+        step.axes == there.axes
+        and step.kind in BACK[there.kind]
+        and (step.kind != "all_to_all" or (step.dim == EXPERTS and (step.target > SLOTS) == in_parts(there)))
+    )
+
+
+def in_parts(there: Step) -> bool:
+    """Whether a step takes parts of rows to where their experts are."""
+    return there.dim > SLOTS
 
 
 BACK = {"all_to_all": ("all_to_all",), "all_gather": ("reduce_scatter", "slice")}
@@ -115,7 +130,7 @@ BACK = {"all_to_all": ("all_to_all",), "all_gather": ("reduce_scatter", "slice")
 
 def along_rows(way: Way, rows: str, trips: Trips, numbers: Mapping[Trip, int]) -> Way:
     """The move of slots as one of rows that have made trips; steps of rows have the numbers of theirs for a
-    dimension."""
+    dimension, and for a target the one along which they are in parts."""
     starts = Placement((way.starts.dims[0] + way.starts.dims[1], *way.starts.dims[2:]), way.starts.partial)
     there, trips = _of_rows(way.there, rows, trips, numbers)
     back, _ = _of_rows(way.back, rows, trips, numbers)
@@ -135,7 +150,11 @@ def _of_rows(
         if then == trips:
             found.append(replace(step, dim=max(-1, step.dim - 1), target=max(-1, step.target - 1)))
         else:
-            kind = ARRIVE if len(then) > len(trips) else OWN if step.kind == "slice" else LEAVE
-            found.append(Step(kind, step.axes, dim=numbers[max(then, trips, key=len)[-1]]))
+            arrives, trip = len(then) > len(trips), max(then, trips, key=len)[-1]
+            if in_parts(trip.step):
+                kind, target = ARRIVE_WHOLE if arrives else LEAVE_IN_PARTS, max(step.dim, step.target) - 1
+            else:
+                kind, target = ARRIVE if arrives else OWN if step.kind == "slice" else LEAVE, -1
+            found.append(Step(kind, step.axes, numbers[trip], target))
         trips = then
     return tuple(found), trips

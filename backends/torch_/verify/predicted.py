@@ -9,7 +9,8 @@ Tokens and labels are read whole by every rank, where the Program has them cut a
 How many rows travel to an expert that drops none depends on values: the Program has the mean, rounded up to whole
 slots; a rank that has the rows of all experts has no slot that is empty. So of these exchanges each rank must execute
 the planned number, and the ranks of a group together the planned bytes. Before rows, ranks tell one another how many
-come, a number for each expert, or where rows are gathered whose each one is: `counts`. They are not priced.
+come, a number for each expert, or where rows are gathered whose each one is: `counts`. They are not priced. Where all
+have parts of the same rows, they know.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
 
-from meshwright.backends.printing.rows import rows_of
+from meshwright.backends.printing.rows import in_parts, rows_of
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.fold import Call, Fold, FromInput
 from meshwright.ir.graph.graph import Graph
@@ -86,7 +87,7 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
                 apart = {*within, *(shard.axis for shard in local.placement.dims[EXPERT])}
                 travelling = int(body.nbytes[statement.operand]) * moved.filled
                 routed[axes] = before + times, nbytes + travelling * times, tuple(sorted(apart))
-                if moved.there and statement.reason == "value":
+                if moved.there and statement.reason == "value" and not in_parts(statement.step):
                     reached = local.placement.local_shape(local.type.shape, body.mesh)[EXPERT]
                     counts[kind, axes, int(reached) * COUNT_BYTES] += times
             elif kind == "all_gather" and moved and moved.there and statement.reason == "value":

@@ -37,6 +37,15 @@ def test_what_two_modules_read_is_moved_before_both() -> None:
     assert texts(body) == [".b", "on_first(%0)", "up", "down"]
 
 
+def test_what_is_moved_between_a_module_and_one_inside_it_stands_in_the_outer_one() -> None:
+    table, norm = product("up", "x"), product("up.norm", "y@1")
+    moved = Item(made=("y@1",), text="reduce_from(%0)", reads=("y.up",), moves=True)
+    body = regions_of((table, moved, norm), ("x",), ("y.up.norm",), ("up", "up.norm"), lambda value, path: value)
+    (up,) = (member for member in body.members if isinstance(member, Region))
+    assert texts(body) == ["up"]
+    assert texts(up) == ["F.linear(%0, %1, %2)", "reduce_from(%0)", "up.norm"]
+
+
 def test_a_value_that_a_body_is_given_is_moved_outside() -> None:
     body = regions(Item(made=("x@0",), text="f(%0)", reads=("x",), moves=True), product("up", "x@0"))
     assert texts(body) == ["f(%0)", "up"]

@@ -54,6 +54,7 @@ def test_two_dimensions_are_one() -> None:
 
 GATHERED = (Step("all_gather", ("tp",), dim=1), Step("reduce_scatter", ("tp",), dim=1))
 SENT = (Step("all_to_all", ("ep",), dim=1, target=0), Step("all_to_all", ("ep",), dim=0, target=1))
+IN_PARTS = (Step("all_to_all", ("ep",), dim=2, target=0), Step("all_to_all", ("ep",), dim=0, target=2))
 
 
 def test_rows_take_trips_one_after_another_and_come_back_by_the_last_one_first() -> None:
@@ -73,8 +74,17 @@ def test_rows_take_trips_one_after_another_and_come_back_by_the_last_one_first()
         ((), SENT[1]),
         (GATHERED[:1] + SENT[:1], GATHERED[1]),
         (SENT[:1], GATHERED[0]),
+        (SENT[:1], IN_PARTS[1]),
+        (IN_PARTS[:1], SENT[1]),
     ],
-    ids=["experts are gathered", "none is to be taken back", "not the last one", "rows are not as many on all ranks"],
+    ids=[
+        "experts are gathered",
+        "none is to be taken back",
+        "not the last one",
+        "rows are not as many on all ranks",
+        "rows came whole",
+        "rows came in parts",
+    ],
 )
 def test_what_is_no_trip_of_rows_is_refused(before: tuple[Step, ...], step: Step) -> None:
     with pytest.raises(EmissionPrinted, match="rows of experts take"):
@@ -89,5 +99,11 @@ def test_steps_of_rows_name_their_trips_by_number() -> None:
     found = along_rows(way, "rows", (), {trips[0]: 1, trips[1]: 2})
     assert [(step.kind, step.dim) for step in found.there] == [("arrive", 1), ("arrive", 2)]
     assert [(step.kind, step.dim) for step in found.back] == [("leave", 2), ("leave", 1)]
+    whole = replace(way, there=IN_PARTS[:1], back=IN_PARTS[1:])
+    trips = travelled("rows", (), whole.there)
+    assert travelled("rows", trips, whole.back) == ()
+    found = along_rows(whole, "rows", (), {trips[0]: 1})
+    assert found.there == (Step("arrive_whole", ("ep",), dim=1, target=1),)
+    assert found.back == (Step("leave_in_parts", ("ep",), dim=1, target=1),)
     scattered = replace(way, there=(Step("all_gather", ("tp",), dim=2),), back=())
     assert along_rows(scattered, "rows", (), {}).there == (Step("all_gather", ("tp",), dim=1),)

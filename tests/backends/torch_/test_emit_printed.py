@@ -118,6 +118,8 @@ HEADS = {
     "view_4": "f2",
 }
 """How the context axis cuts attention by heads."""
+IN_PARTS = {"dispatch": "ep=d", "combine": "ep=d"}
+"""How an axis cuts what experts are sent: each rank has a part of all rows, and rows are whole at their experts."""
 MIXED: dict[str, tuple[dict[str, Any], dict[str, dict[str, str]]]] = {
     "nano, cp by heads, scores of all tokens x zero 3": (
         {"cp": 2, "zero": 3},
@@ -129,9 +131,16 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, dict[str, str]]]] = {
     ),
     "nano, cp by heads x zero 1 x micro-batches": ({"cp": 2, "zero": 1, "microbatches": 2}, {"Block": HEADS}),
     "nano, pp x cp by heads x zero 2": ({"cp": 2, "zero": 2, "pp": 2, **STAGES}, {"Block": HEADS}),
+    "nano, a vocabulary over two axes": (
+        {"cp": 2, "tp": 2},
+        {"embed": {"embedding": "v"}, "head": {"linear": "n", "cross_entropy": "v"}},
+    ),
+    "mixture, ep of parts of rows": ({"dp": 2, "ep": 2}, {"Block": IN_PARTS}),
+    "mixture, ep of parts of rows x dp": ({"dp": 4, "ep": 2}, {"Block": IN_PARTS}),
 }
 """Plans in which an axis cuts tokens and parameters, or some gradients are alike on its ranks, and parameters are
-sharded over it: what the axis does to operators otherwise than its degree says, by body."""
+sharded over it, or it cuts the vocabulary with another, or the width of rows: what the axis does to operators otherwise
+than its degree says, by body. An axis that is not named is that of contexts."""
 UNPRINTED = {
     *("encoder, dp", "encoder, zero 3", "one body of two names, zero 3", "blocks of two names, zero 3"),
     *("chosen, dp", "chosen, zero 3", "borrowing, zero 3"),
@@ -153,24 +162,27 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Subject, 
         plan = printed_plan(name)
         found[name] = plan, written(plan, folder / str(number))
     for name, (degrees, cuts) in MIXED.items():
-        plan = mixed(subject(reference=NANO, prints=True, **degrees), cuts)
+        plan = mixed(degrees, cuts)
         found[name] = plan, written(plan, folder / identifier(name))
     return found
 
 
-def mixed(plan: Subject, cuts: dict[str, dict[str, str]]) -> Subject:
-    """A plan whose context axis cuts some operators otherwise."""
+def mixed(degrees: dict[str, Any], cuts: dict[str, dict[str, str]], **more: Any) -> Subject:
+    """A plan in which an axis cuts some operators otherwise."""
+    reference = MIXTURE if "ep" in degrees else NANO
+    plan = subject(reference=reference, prints=True, **more, **degrees)
     decisions = replace(
         plan.decisions, plans=tuple(otherwise(one, cuts.get(one.body, {})) for one in plan.decisions.plans)
     )
-    return replace(plan, decisions=decisions, program=lowered(decisions, plan.workload, NANO))
+    return replace(plan, decisions=decisions, program=lowered(decisions, plan.workload, reference))
 
 
 def otherwise(plan: BodyPlan, cuts: dict[str, str]) -> BodyPlan:
     strategies = {name: str(strategy).split(" ") for name, strategy in plan.strategies}
     for name, cut in cuts.items():
-        others = [one for one in strategies[name] if not one.startswith("cp=")]
-        strategies[name] = [*others, *([f"cp={cut}"] if cut else [])]
+        axis, _, factors = cut.rpartition("=")
+        others = [one for one in strategies[name] if not one.startswith(f"{axis or 'cp'}=")]
+        strategies[name] = [*([f"{axis or 'cp'}={factors}"] if factors else []), *others]
     parsed = tuple((name, Strategy.parse(" ".join(one))) for name, one in strategies.items() if one)
     apart = ("attn.c_attn.weight", "attn.c_attn.bias") if cuts is HEADS else ()
     return replace(plan, strategies=parsed, storage=tuple(one for one in plan.storage if one.path not in apart))
@@ -307,14 +319,21 @@ def test_rows_of_experts_go_one_trip_after_another(plans: dict[str, tuple[Subjec
     assert 'distribute(model, mesh, CUT, "tp")' in text
 
 
+def test_parts_of_rows_are_whole_at_their_experts(plans: dict[str, tuple[Subject, Path]]) -> None:
+    text = plans["mixture, ep of parts of rows"][1].read_text()
+    assert text.count("= parts_to_experts(ends, ep)") == 1
+    assert text.count("lambda x: arrive_whole(x, trip, 1), lambda grad: leave_in_parts(grad, trip, 1)") == 1
+    assert text.count("lambda x: leave_in_parts(x, trip, 1), lambda grad: arrive_whole(grad, trip, 1)") == 1
+
+
 def test_a_parameter_that_one_axis_cuts_and_another_copies_is_refused(tmp_path: Path) -> None:
-    plan = mixed(subject(reference=NANO, prints=True, cp=2, dp=2, zero=3), {"Block": HEADS})
+    plan = mixed({"cp": 2, "dp": 2, "zero": 3}, {"Block": HEADS})
     with pytest.raises(EmissionStorage, match="its parts are sharded otherwise than what is beside them"):
         written(plan, tmp_path)
 
 
 def test_what_an_axis_cuts_is_cast_where_units_cast_all_else(tmp_path: Path) -> None:
-    plan = mixed(subject(reference=NANO, prints=True, workload=LOW, cp=2, zero=3), {"Block": HEADS})
+    plan = mixed({"cp": 2, "zero": 3}, {"Block": HEADS}, workload=LOW)
     text = written(plan, tmp_path).read_text()
     assert "local(self.attn.c_attn.weight).to(torch.bfloat16)" in text
     assert "local(self.attn.c_proj.weight)" not in text

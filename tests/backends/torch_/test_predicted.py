@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -352,10 +353,12 @@ def test_rows_travel_to_experts_and_back() -> None:
     that come from tokens ranks tell one another how many for each of 4 experts come, or 2; and where they are gathered,
     whose each of 4 * 4 is, in 8 bytes each."""
     there, back = move("all_to_all", EP, "rows"), move("all_to_all", EP, "back")
+    in_parts = replace(there, step=Step("all_to_all", EP, dim=2, target=0))
     counted = {("all_to_all", EP, 8 * 4): 3}
     for what, lists, expected in (
         ("there", {"forward": (there,)}, {"routed": {EP: (3, 3 * 1024, EP)}, "counts": counted}),
         ("back", {"forward": (back,)}, {"routed": {EP: (3, 3 * 1024, EP)}}),
+        ("there in parts", {"forward": (in_parts,)}, {"routed": {EP: (3, 3 * 1024, EP)}}),
         ("both", {"forward": (there, back)}, {"routed": {EP: (6, 6 * 1024, EP)}, "counts": counted}),
         (
             "gradients",

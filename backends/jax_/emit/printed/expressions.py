@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.printing.expressions import nested
+from meshwright.backends.printing.expressions import axes_of, nested, refuse
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.frontends.jax_.dtypes import NUMPY
 from meshwright.ir.quoting import literal
@@ -20,6 +20,14 @@ def group(axes: Sequence[str]) -> str:
     """Mesh axes as an argument."""
     names = [literal(axis) for axis in axes]
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def axis_of(call: LocalOp, factor: str) -> str:
+    """The axis that cuts a factor, as an argument."""
+    axes = axes_of(call, factor)
+    if len(axes) > 1:
+        raise refuse(call.op, f"{factor} is cut by several axes")
+    return group(axes)
 
 
 def part(text: str, axis: str, dim: int, layout: Layout, extent: int, op: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshwright.backends.jax_.emit.printed.expressions import positions
+from meshwright.backends.jax_.emit.printed.expressions import axis_of, positions
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.printing.expressions import Writer, called, dim_of, every, one_axis, refuse, value
+from meshwright.backends.printing.expressions import Writer, called, dim_of, every, refuse, value
 from meshwright.backends.printing.writers import own_groups
 from meshwright.ir.quoting import literal
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
@@ -69,19 +69,19 @@ def _pool(call: LocalOp) -> str:
 def _embedding(call: LocalOp) -> str:
     if call.attrs.get("padding_idx") is not None:
         raise refuse(call.op, "a row of a table that is not trained")
-    return "%0[%1]" if "v" not in call.cuts else f"rows_part(%0, %1, {literal(one_axis(call, 'v'))})"
+    return "%0[%1]" if "v" not in call.cuts else f"rows_part(%0, %1, {axis_of(call, 'v')})"
 
 
 def _gather(call: LocalOp) -> str:
     if "v" not in call.cuts:
         return f"gather(%0, {dim_of(call)}, %1)"
-    return f"gather_part(%0, {dim_of(call)}, %1, {literal(one_axis(call, 'v'))})"
+    return f"gather_part(%0, {dim_of(call)}, %1, {axis_of(call, 'v')})"
 
 
 def _index_select(call: LocalOp) -> str:
     if "v" not in call.cuts:
         return f"jnp.take(%0, %1, {dim_of(call)})"
-    return f"select_part(%0, {dim_of(call)}, %1, {literal(one_axis(call, 'v'))})"
+    return f"select_part(%0, {dim_of(call)}, %1, {axis_of(call, 'v')})"
 
 
 def _scatter(call: LocalOp) -> str:
@@ -94,7 +94,7 @@ def _scatter(call: LocalOp) -> str:
 
 def _nll(call: LocalOp) -> str:
     ignored, reduction = call.attrs.get("ignore_index", -100), call.attrs.get("reduction", "mean")
-    axis = [literal(one_axis(call, "v"))] if "v" in call.cuts else []
+    axis = [axis_of(call, "v")] if "v" in call.cuts else []
     return _summed(call, called("nll", "%0", "%1", value(ignored), *axis), reduction)
 
 

@@ -13,7 +13,7 @@ from meshwright.backends.printing.regions import NoRegion
 from meshwright.backends.printing.sources import names_of
 from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.emit.printed.language.dialect import TERMS, Torch
+from meshwright.backends.torch_.emit.printed.language.dialect import OTHER_ORDER, TERMS, Torch
 from meshwright.backends.torch_.emit.printed.language.ring import PLAIN_MASKS, kernel_of
 from meshwright.backends.torch_.emit.printed.naming import (
     GIVEN,
@@ -165,7 +165,7 @@ class Printed:
 
     @cached_property
     def together(self) -> tuple[tuple[str, ...], ...]:
-        """Axes that moves treat as one."""
+        """Axes that moves and operators treat as one."""
         found = (
             in_order(step.axes, self.subject)
             for body in self.bodies.values()
@@ -173,7 +173,8 @@ class Printed:
             for way in (hub.leaves, *hub.ways)
             for step in (*way.there, *way.back)
         )
-        return tuple(dict.fromkeys(axes for axes in found if len(axes) > 1))
+        of_operators = (axes for body in self.bodies.values() for axes in _named_together(body, self.subject))
+        return tuple(dict.fromkeys(axes for axes in (*found, *of_operators) if len(axes) > 1))
 
     @cached_property
     def entry_names(self) -> Mapping[str, str]:
@@ -361,6 +362,19 @@ def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]
 def _laws(graph: Graph) -> Iterator[str]:
     """The laws of the constants in a body."""
     yield from (str(op.attr("law")) for op in graph.ops if op.kind == "constant")
+
+
+def _named_together(body: PrintedBody, subject: Subject) -> Iterator[tuple[str, ...]]:
+    """The axes that cut one loop of an operator, where its code names their ranks together."""
+    lines = [line for one in body.function.all() for line in one.lines]
+    for op, strategy in body.piece.plan.strategies:
+        splits = [(axis, choice.factors) for axis, choice in strategy.choices if isinstance(choice, Split)]
+        for factor in dict.fromkeys(factor for _, factors in splits for factor in factors):
+            axes = tuple(axis for axis, factors in splits if factor in factors)
+            if len(axes) > 1 and axes_in(lines, (joined(axes),)):
+                if axes != in_order(axes, subject):
+                    raise EmissionPrinted(place=f"%{op}", cause=OTHER_ORDER)
+                yield axes
 
 
 def in_order(axes: Sequence[str], subject: Subject) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def by_name(several: Iterable[tuple[Piece, str, What | None]]) -> dict[str, What
     for piece, path, what in given:
         if what is not None:
             others = any(one != what for one in alike[_around_number(piece, path)])
-            found[pattern(piece, path, of=piece.instances().numbers if others else ())] = what
+            found[pattern(piece, path, of=piece.instances().numbers if others and piece.repeated else ())] = what
     return found
 
 

@@ -23,6 +23,7 @@ from meshwright.ir.sharding.reshard import Step
 
 TERMS = "terms"
 """What functions call that which terms of the loss count for in a micro-batch."""
+OTHER_ORDER = "its axes are in another order than in the mesh"
 FLOAT8_TILE = 16
 """What kernels in float8 want the sizes of a weight to be multiples of."""
 
@@ -52,7 +53,7 @@ class Torch(CommonDialect):
 
     def ranks(self, step: Step) -> str:
         if len(step.axes) > 1 and step.kind != "all_reduce" and self.flat(step.axes) != joined(step.axes):
-            raise EmissionPrinted(place=str(step), cause="its axes are in another order than in the mesh")
+            raise EmissionPrinted(place=str(step), cause=OTHER_ORDER)
         return self.flat(step.axes)
 
     def operator(self, call: LocalOp) -> str:

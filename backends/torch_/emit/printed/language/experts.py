@@ -6,8 +6,9 @@ import re
 from math import prod
 
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.printing.expressions import Writer, called, every, one_axis, refuse, value
+from meshwright.backends.printing.expressions import Writer, called, every, refuse, value
 from meshwright.backends.printing.rows import PRODUCTS
+from meshwright.backends.torch_.emit.printed.language.expressions import ranks_of
 from meshwright.ir.rules.families.moe import routing_groups, tokens
 
 
@@ -16,7 +17,7 @@ def dispatch(call: LocalOp) -> str:
         return called("to_slots", "%0", "%1", *_slots(call, call.made[0].shape[1]))
     if "e" not in call.cuts:
         return f"dispatch(%0, %1, {call.sizes['e']})"
-    return f"dispatch(%0, %1, {call.sizes['e'] // call.parts['e']}, {one_axis(call, 'e')})"
+    return f"dispatch(%0, %1, {call.sizes['e'] // call.parts['e']}, {ranks_of(call, 'e')})"
 
 
 def combine(call: LocalOp) -> str:
@@ -34,7 +35,7 @@ def _slots(call: LocalOp, slots: int) -> list[str]:
     runs = routing_groups(call.attrs, whole, slots * parts)
     lengths = tuple(extent // count for extent, count in zip(whole, runs, strict=True))
     experts, room = call.sizes["e"] // call.parts.get("e", 1), slots * parts // prod(runs)
-    return [str(experts), value(lengths), str(room), *([one_axis(call, "e")] if cut else [])]
+    return [str(experts), value(lengths), str(room), *([ranks_of(call, "e")] if cut else [])]
 
 
 def of_rows(call: LocalOp, write: Writer) -> str:

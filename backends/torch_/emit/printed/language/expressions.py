@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from math import prod
 
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.printing.expressions import nested
+from meshwright.backends.printing.expressions import axes_of, nested
+from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.ir.sharding.layouts import Layout, Uneven
 
 DTYPE = {
@@ -30,6 +31,11 @@ def part(text: str, axis: str, dim: int, layout: Layout, extent: int, op: str) -
     if isinstance(layout, Uneven):
         return f"{text}.split({list(layout.sizes)}, {dim})[{axis}.get_local_rank()]"
     return f"cut({text}, {axis}, {dim}{nested(layout, extent, op)})"
+
+
+def ranks_of(call: LocalOp, factor: str) -> str:
+    """The ranks that have the parts of a factor, as an argument (`Printed.together`)."""
+    return joined(axes_of(call, factor))
 
 
 def positions(call: LocalOp, factor: str, slot: int | None) -> str:

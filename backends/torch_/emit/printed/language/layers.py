@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import prod
 
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.printing.expressions import Writer, called, dim_of, every, one_axis, refuse, value
+from meshwright.backends.printing.expressions import Writer, called, dim_of, every, refuse, value
 from meshwright.backends.printing.writers import own_groups
-from meshwright.backends.torch_.emit.printed.language.expressions import shape_of
+from meshwright.backends.torch_.emit.printed.language.expressions import ranks_of, shape_of
 from meshwright.ir.graph.graph import Attr
 
 
@@ -102,19 +102,19 @@ def _embedding(call: LocalOp) -> str:
     cut = call.cuts.get("v", ())
     if not cut:
         return called("F.embedding", "%1", "%0", *([] if padding is None else [f"padding_idx={padding}"]))
-    return called("embedding_part", "%0", "%1", one_axis(call, "v"), *([] if padding is None else [str(padding)]))
+    return called("embedding_part", "%0", "%1", ranks_of(call, "v"), *([] if padding is None else [str(padding)]))
 
 
 def _gather(call: LocalOp) -> str:
     if "v" not in call.cuts:
         return f"torch.gather(%0, {call.attrs['dim']}, %1)"
-    return f"gather_part(%0, {call.attrs['dim']}, %1, {one_axis(call, 'v')})"
+    return f"gather_part(%0, {call.attrs['dim']}, %1, {ranks_of(call, 'v')})"
 
 
 def _index_select(call: LocalOp) -> str:
     if "v" not in call.cuts:
         return f"%0[{', '.join([':'] * dim_of(call) + ['%1'])}]"
-    return f"select_part(%0, {dim_of(call)}, %1, {one_axis(call, 'v')})"
+    return f"select_part(%0, {dim_of(call)}, %1, {ranks_of(call, 'v')})"
 
 
 def _scatter(add: bool) -> Writer:
@@ -122,7 +122,7 @@ def _scatter(add: bool) -> Writer:
         source = "%2" if len(call.given) > 2 else value(call.attrs["scalar"])
         if "v" not in call.cuts:
             return f"%0.scatter{'_add' * add}({call.attrs['dim']}, %1, {source})"
-        return f"scatter_part(%0, {dim_of(call)}, %1, {source}, {one_axis(call, 'v')}, {add})"
+        return f"scatter_part(%0, {dim_of(call)}, %1, {source}, {ranks_of(call, 'v')}, {add})"
 
     return write
 
@@ -146,7 +146,7 @@ def _nll_loss(call: LocalOp) -> str:
     if "v" in call.cuts:
         if reduction == "mean":
             raise refuse(call.op, "a mean of parts of the classes")
-        text = f"nll_part(%0, %1, {one_axis(call, 'v')}, {ignored})"
+        text = f"nll_part(%0, %1, {ranks_of(call, 'v')}, {ignored})"
         return f"{text}.sum()" if reduction == "sum" else text
     flat = len(call.given[0].shape) > 2
     given: dict[str, Attr] = {"ignore_index": ignored, "reduction": reduction}

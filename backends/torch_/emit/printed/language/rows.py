@@ -101,6 +101,15 @@ def to_experts(ends: Tensor, ranks: DeviceMesh) -> tuple[Trip, Tensor]:
     return Trip(ranks, expert.argsort(stable=True), outgoing, incoming), far
 
 
+def parts_to_experts(ends: Tensor, ranks: DeviceMesh) -> tuple[Trip, Tensor]:
+    """The trip of parts of rows, of which all ranks have the same, to the rank that has their experts."""
+    here, own = len(ends) // ranks.size(), ranks.get_local_rank()
+    sent = ends[here - 1 :: here].diff(prepend=ends.new_zeros(1)).tolist()
+    before = sum(sent[:own])
+    far = ends[own * here : (own + 1) * here] - before
+    return Trip(ranks, torch.arange(sent[own], device=ends.device), sent, [sent[own]] * len(sent)), far
+
+
 def to_all(ends: Tensor, ranks: DeviceMesh) -> tuple[Trip, Tensor]:
     """The trip of all rows to all ranks, and where each expert's end there."""
     experts = torch.arange(len(ends), device=ends.device)
@@ -125,6 +134,16 @@ def leave(x: Tensor, trip: Trip) -> Tensor:
     """Rows back where they came from; added up, if all ranks have them."""
     rows = x[trip.order.argsort()]
     return swap_rows(rows, trip.ranks, trip.received, trip.sent) if trip.sent else reduce_scatter(rows, trip.ranks, 0)
+
+
+def arrive_whole(x: Tensor, trip: Trip, dim: int) -> Tensor:
+    """Rows where their experts are, of parts along a dimension that all ranks have."""
+    return torch.cat(swap_rows(x, trip.ranks, trip.sent, trip.received).split(list(trip.received)), dim)
+
+
+def leave_in_parts(x: Tensor, trip: Trip, dim: int) -> Tensor:
+    """Each rank's part of all rows, of those that are whole where their experts are."""
+    return swap_rows(torch.cat(x.chunk(trip.ranks.size(), dim)), trip.ranks, trip.received, trip.sent)
 
 
 def keep_own(x: Tensor, trip: Trip) -> Tensor:
