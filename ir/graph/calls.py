@@ -38,13 +38,15 @@ class TracedEquation:
 class TracedStep:
     """The outermost equations of the traced step, in order.
 
-    - `params` are the paths of parameters, by value; `given` are entries of the batch, and what else is no parameter.
+    - `params` are the paths of parameters, by value; `given` are entries of the batch, and what else is no parameter;
+      `keys` are those of random numbers.
     """
 
     equations: tuple[TracedEquation, ...]
     params: Mapping[int, str]
     given: frozenset[int]
     loss: int | str
+    keys: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ forward pass returns what is left of it, and each step hands it to the next; els
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -44,6 +45,11 @@ def loss_of(subject: Subject, outputs: str, batch: str) -> str:
 def draws(subject: Subject) -> bool:
     """Whether a step draws random numbers."""
     return invoked(subject).draws
+
+
+def carried(text: str, changed: bool) -> str:
+    """A text with what stands in marks, or without it: what is carried from step to step."""
+    return re.sub(r"<<(.*?)>>", r"\1" if changed else "", text, flags=re.DOTALL)
 
 
 CARRIED_ARGUMENTS = "state: Tree, rest: Tree, batch: Batch"

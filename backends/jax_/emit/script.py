@@ -7,7 +7,6 @@ traced (`evaluated`). Where that cannot say a plan, the file beside it has the m
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from itertools import takewhile
 
 from meshwright.backends.jax_.emit import accumulation, recompute
 from meshwright.backends.jax_.emit.evaluated import evaluated, imports, loss
-from meshwright.backends.jax_.emit.model import changes, invoked, model, needs, with_keys
+from meshwright.backends.jax_.emit.model import carried, changes, invoked, model, needs, with_keys
 from meshwright.backends.jax_.emit.pipeline import step as piped
 from meshwright.backends.jax_.emit.pipeline.stages import Stages, whole_mesh
 from meshwright.backends.jax_.emit.printed.script import PrintedScript
@@ -124,7 +123,7 @@ TOLD
 if __name__ == "__main__":
     main()
 '''
-"""In marks: what is carried from step to step where the forward pass changes what the model holds besides."""
+"""In marks (`carried`): what goes from step to step where the forward pass changes what the model holds besides."""
 
 JOIN = """\
 if "COORDINATOR" in os.environ:
@@ -179,11 +178,6 @@ def printed_in(shardings: Shardings) -> PrintedScript | None:
     return PrintedScript.of(shardings.subject)
 
 
-def carried(text: str, changed: bool) -> str:
-    """A text with what stands in marks, or without it."""
-    return re.sub(r"<<(.*?)>>", r"\1" if changed else "", text, flags=re.DOTALL)
-
-
 def _made(subject: Subject, *, apart: bool) -> list[str]:
     """How the model is made and called; `apart`: parameters begin otherwise than they are made."""
     lines = model(subject)
@@ -227,7 +221,8 @@ def _piped(shardings: Shardings) -> Form:
     """Stages run in step, each a part of the model."""
     subject = shardings.subject
     stages = Stages(subject)
-    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings)))
+    rest = "REST" if changes(subject) else ""
+    tables = dict.fromkeys(("PARAMS", states_table(shardings), gradients_table(shardings), rest))
     named = [*sorted(filter(None, tables)), *["USED"] * shardings.used_apart, "lie", "mesh"]
     kept = CAST.splitlines() if subject.workload.states.casts else []
     return Form(

@@ -19,7 +19,7 @@ from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.folding.segment import calls_traced
 from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.jax_.capture import Folded, folded, labels_of, translated
-from meshwright.ir.frontends.jax_.dtypes import type_of
+from meshwright.ir.frontends.jax_.dtypes import is_key, type_of
 from meshwright.ir.frontends.jax_.flat import Flat, Leaf, flattened
 from meshwright.ir.frontends.jax_.models import TRAINING, keys_taken
 from meshwright.ir.frontends.jax_.rooms import placed
@@ -143,7 +143,8 @@ def step_of(closed: Any, leaves: Sequence[Leaf]) -> TracedStep:
     )
     params = {value: leaf.path for value, leaf in arguments if leaf.kind == "param" and isinstance(value, int)}
     given = frozenset(value for value, leaf in arguments if leaf.kind != "param" and isinstance(value, int))
-    return TracedStep(equations=equations, params=params, given=given, loss=read(jaxpr.outvars[0]))
+    keys = frozenset(number for var, number in numbers.items() if is_key(var.aval))
+    return TracedStep(equations=equations, params=params, given=given, loss=read(jaxpr.outvars[0]), keys=keys)
 
 
 def _does(equation: Any) -> int:

@@ -96,6 +96,27 @@ def test_what_all_blocks_read_is_made_where_it_is_read_or_handed_on() -> None:
     assert bias in found.leaving
 
 
+def test_units_draw_by_keys_of_their_own() -> None:
+    """Where masks are made of keys that differ, in however many steps, these are told apart; a key that all draw by is
+    beside, and so is what is made of it."""
+
+    def loss(p: Any, x: Any) -> Any:
+        key, x = jax.random.key(0), x @ p["table"]
+        alike = jax.random.uniform(jax.random.fold_in(key, 7), x.shape)
+        for number in range(4):
+            kept = jax.random.uniform(jax.random.fold_in(key, number), x.shape)
+            x = x + jnp.where(kept + alike > 1, x @ p[f"b.{number}.w"], 0) / jax.random.uniform(key)
+        return jnp.sum(x @ p["head"])
+
+    found, equations = cuts(loss)
+    keys = [made_by(equations, places) for places in found.keys]
+    assert keys == [["random_fold_in"]] * 4
+    at = [int(place.partition(":")[0]) for (place,) in found.keys]
+    assert [int(equations[one].invars[1].val) for one in at] == [0, 1, 2, 3]
+    beside = [equations[int(place.partition(".")[0])] for place in found.beside]
+    assert {one.primitive.name for one in beside} == {"add", "div"}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

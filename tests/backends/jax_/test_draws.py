@@ -18,7 +18,6 @@ from meshwright.backends.jax_.emit.script import printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import still, verdict
 from meshwright.backends.jax_.verify.predicted import REWRITES
-from meshwright.ir.errors import EmissionModel
 from tests.backends.jax_.planned import ROOT, ZOO, job, needed_of, ran_together, subject, unclean_of
 from tests.backends.jax_.proved import ran as recorded
 
@@ -29,11 +28,14 @@ PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{ZOO}/drawing.py:linen", {"dp": 2, "tp": 2, "recompute": "full"}),
     (f"{ZOO}/equinox_.py:keyed", {"dp": 2, "microbatches": 2}),
     (f"{ZOO}/drawing.py:scanned", {"tp": 2, "cp": 2, "zero": 3, "microbatches": 2}),
+    (f"{ZOO}/nnx_.py:gpt_dropout", {"pp": 2, "microbatches": 4, "schedule": "eager-1f1b"}),
+    (f"{ZOO}/drawing.py:linen", {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "gpipe", "recompute": "full"}),
+    (f"{ZOO}/drawing.py:stacked", {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "eager-1f1b"}),
     (f"{ZOO}/nnx_.py:gpt_dropout", {"dp": 2, "tp": 2, "microbatches": 2}),
     (f"{ZOO}/drawing.py:streams", {"dp": 2, "tp": 2, "sequence_parallel": True}),
     (f"{ZOO}/drawing.py:scanned", {"dp": 2, "tp": 2, "sequence_parallel": True}),
 )
-OWN = 6
+OWN = 9
 """So many run the model's own code, the others what is printed."""
 
 
@@ -45,8 +47,8 @@ def test_what_draws_is_printed_where_it_must_be() -> None:
 
 @pytest.mark.slow
 def test_masks_are_those_of_one_device(tmp_path: Path) -> None:
-    """Step by step and micro-batch by micro-batch, also of copies that run by themselves; what is left for the next
-    step to draw from is compared with the rest."""
+    """Step by step and micro-batch by micro-batch, also of copies that run by themselves, and of stages of a pipeline,
+    in both passes; what is left for the next step to draw from is compared with the rest."""
     for one, ran in ran_together("draws", PLANS, tmp_path, 400):
         found = verdict(one, ran)
         assert found.exact, (one.subject.config, found.differences)
@@ -85,11 +87,6 @@ def test_what_is_printed_draws_by_keys_of_its_own() -> None:
     assert 'dropout(linear, key, 0, 0.9, axes=("dp",))' in text
     assert {"rngs.count", "rngs.key"} < set(printed.shardings.rest)
     assert "held.blocks.0.drop.rngs.count" in printed.shardings.rest
-
-
-def test_stages_do_not_draw() -> None:
-    with pytest.raises(EmissionModel, match="hand on what it returns alone"):
-        Shardings(subject(f"{ZOO}/nnx_.py:gpt_dropout", pp=2, microbatches=2)).check()
 
 
 @pytest.mark.slow

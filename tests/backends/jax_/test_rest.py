@@ -18,6 +18,7 @@ from meshwright.backends.jax_.emit.script import printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.jax_.verify.emitted import beyond, verdict
 from meshwright.backends.results import EXACT, IN_FP64, left_in_fp64
+from meshwright.ir.errors import EmissionModel
 from tests.backends.jax_.planned import LLAMA, ROOT, ZOO, ran_together, subject, unclean_of
 
 HOLDING = f"{ZOO}/holding.py"
@@ -60,6 +61,11 @@ def test_all_that_is_held_has_a_place() -> None:
     assert found.rest == dict.fromkeys(("drop.rngs.count", "drop.rngs.key", "norm.mean", "norm.var"), ())
     assert found.params.keys().isdisjoint(found.rest)
     assert Shardings(subject(f"{LLAMA}:tiny", dp=2)).rest == {}
+
+
+def test_stages_change_nothing_by_the_batch() -> None:
+    with pytest.raises(EmissionModel, match="hand on what it returns alone"):
+        Shardings(subject(f"{HOLDING}:deep", pp=2, microbatches=2)).check()
 
 
 def test_a_model_that_holds_nothing_else_hands_on_nothing(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from meshwright.backends.jax_.emit import accumulation
+from meshwright.backends.jax_.emit.model import carried, draws
 from meshwright.backends.jax_.emit.pipeline import parts
-from meshwright.backends.jax_.emit.pipeline.passes import PASSES, RUN
+from meshwright.backends.jax_.emit.pipeline.passes import ARGUMENTS, ARGUMENTS_DRAWN, PASSES, RUN
 from meshwright.backends.jax_.emit.pipeline.stages import AXIS, Stages
 from meshwright.backends.jax_.emit.recompute import keeps
 from meshwright.backends.lines import WIDTH, quoted
@@ -57,9 +59,7 @@ AGAIN = {
 
 def text(stages: Stages, data: tuple[str, ...], whole: str) -> str:
     """The file. `data`: the axes that cut a batch; `whole`: what all micro-batches weigh together, as code."""
-    written_out, casts = stages.scan is None, stages.subject.workload.states.casts
-    along = ", ".join(literal(axis) for axis in data)
-    divided = parts.WRITTEN_OUT if written_out else parts.SCANNED
+    written_out = stages.scan is None
     imported = ["made", "path_of", "primitives", "read", *(["evaluate", "pinned"] * (not written_out))]
     imported += ["but_cheap"] * (written_out and any(_cheaply(stages)))
     return "".join(
@@ -69,16 +69,53 @@ def text(stages: Stages, data: tuple[str, ...], whole: str) -> str:
             "\n\n",
             _state(stages),
             parts.PLACED if written_out else "",
-            parts.PARTS.replace("DIVIDED\n", divided),
+            accumulation.KEYS if data and draws(stages.subject) else "",
+            _parts(stages),
             PASSES,
-            RUN.replace("WHOLE", whole)
-            .replace("AXES", f'("{AXIS}", {along})' if data else f'"{AXIS}"')
-            .replace("SUMMED", (NARROW * casts + f"    grads = jax.lax.psum(grads, ({along},))\n") * bool(data))
-            .replace("CAST", CAST * casts)
-            .replace("SUMS", "jax.tree.map(lambda one: one.astype(jnp.float32), SUMS)" if casts else "SUMS")
-            .replace("SUMS", "(zeros(before), zeros(stack), zeros(behind))")
-            .replace("WIDE", ".astype(jnp.float32)" * casts),
+            _run(stages, data, whole),
         )
+    )
+
+
+def _parts(stages: Stages) -> str:
+    """The function of the parts of the loss."""
+    drawn, keyed = draws(stages.subject), any(_keys(stages))
+    shared = "reach(jaxpr, common, known({}, micro))"
+    text = parts.PARTS.replace("DIVIDED\n", parts.WRITTEN_OUT if stages.scan is None else parts.SCANNED)
+    return (
+        text.replace("PARTS_OF\n", parts.PARTS_OF_DRAWN if drawn else parts.PARTS_OF)
+        .replace("RETURNED\n", parts.RETURNED_DRAWN if drawn else parts.RETURNED)
+        .replace("GIVEN", ("micro[:2]" if keyed else "micro") if drawn else "(micro, *rest)")
+        .replace("KEYS_TOLD", "the keys of units, " * keyed)
+        .replace("KEYED", "keys_of, " * keyed)
+        .replace("KEYS_OF\n", parts.KEYS_OF if keyed else "\n")
+        .replace("READ", "*common, *keys[1]" if keyed else "*common")
+        .replace("BESIDE_IT", "*read_by(beside)" if keyed else "*beside[0]")
+        .replace("BESIDE_ALL", f"lambda micro: {f'({shared}, micro[2])' if keyed else shared}")
+    )
+
+
+def _run(stages: Stages, data: tuple[str, ...], whole: str) -> str:
+    """The function that runs them."""
+    drawn, keyed, casts = draws(stages.subject), any(_keys(stages)), stages.subject.workload.states.casts
+    along = ", ".join(literal(axis) for axis in data)
+    told = f"jax.lax.psum(carry[0][2], {f'({literal(AXIS)}, {along})' if data else literal(AXIS)})"
+    return (
+        carried(RUN, drawn)
+        .replace("WHOLE", whole)
+        .replace("ARGUMENTS", ARGUMENTS_DRAWN if drawn else ARGUMENTS)
+        .replace("KEYED", "keys, " * keyed)
+        .replace("DRAWN_BY", ", jax.vmap(keys)((batch, rests))" * keyed)
+        .replace("ENTRIES", "micro[0]" if drawn else "micro")
+        .replace("OF_COPY", f"    own = of_copy(rest, jax.lax.axis_index(({along},)))\n" * bool(data))
+        .replace("OF_IT", "own" if data else "rest")
+        .replace("OF_ALL", "    then = of_all(rest, then)\n" * bool(data))
+        .replace("TOLD", f"({told}, then)" if drawn else told)
+        .replace("SUMMED", (NARROW * casts + f"    grads = jax.lax.psum(grads, ({along},))\n") * bool(data))
+        .replace("CAST", CAST * casts)
+        .replace("SUMS", "jax.tree.map(lambda one: one.astype(jnp.float32), SUMS)" if casts else "SUMS")
+        .replace("SUMS", "(zeros(before), zeros(stack), zeros(behind))")
+        .replace("WIDE", ".astype(jnp.float32)" * casts)
     )
 
 
@@ -95,6 +132,12 @@ def _state(stages: Stages) -> str:
     for number, form in enumerate(forms):
         text = text.replace(f"FORM_{number}\n", form)
     return text
+
+
+def _keys(stages: Stages) -> tuple[tuple[str, ...], ...]:
+    """Where the keys of random numbers are made by which units draw, where these are written out."""
+    _, cuts = stages.cut
+    return cuts.keys if cuts is not None else ()
 
 
 def _cheaply(stages: Stages) -> tuple[bool, ...]:
@@ -148,6 +191,10 @@ def _numbers(stages: Stages) -> Iterator[str]:
     yield from listed("ENTERING = [", cuts.entering, "]")
     yield from listed("LEAVING = [", cuts.leaving, "]")
     yield from listed("BESIDE = [", cuts.beside, "]")
+    if any(cuts.keys):
+        yield "KEYS = (  # what each unit draws by"
+        yield from (line for places in cuts.keys for line in listed("    [", places, "],"))
+        yield ")"
 
 
 def listed(opens: str, names: Sequence[str], closes: str) -> Iterator[str]:

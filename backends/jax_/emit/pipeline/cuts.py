@@ -9,7 +9,8 @@ the fewest values pass, behind the last equation that reads a parameter of the o
 
 All units must do the same (`_Alike`): equations in the same places do, and read the same values, parameters of
 the same names, what stands in the same places of their own unit, and what the unit before hands on. The first unit may
-be given constants for that (a sum that begins with zero). So what the second does stands for all of them.
+be given constants for that (a sum that begins with zero). So what the second does stands for all of them, with keys of
+random numbers (`jax.random.key`) of each unit's own: what is drawn may differ in the key that it is drawn by.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ class Cuts:
 
     - `handed` are what the blocks of the second unit are given, block by block, and what the last of them hands on.
     - `entering` and `leaving` are the same values where the first unit begins, and where the last ends.
-    - `beside` is what a unit reads that follows from no parameter.
+    - `beside` is what a unit reads that follows from no parameter, and is the same for all; `keys` are those that each
+      unit draws by, unit by unit.
     """
 
     handed: tuple[tuple[Place, ...], ...]
     entering: tuple[Place, ...]
     leaving: tuple[Place, ...]
     beside: tuple[Place, ...]
+    keys: tuple[tuple[Place, ...], ...]
 
     @staticmethod
     def of(step: TracedStep, units: Sequence[tuple[str, ...]]) -> Cuts:
@@ -132,6 +135,10 @@ class _Units:
         """Of a parameter of a block its unit, its place there, and its name."""
         return self.own.get(self.step.params.get(value, "")) if isinstance(value, int) else None
 
+    def drawn_by(self, value: Value) -> bool:
+        """Whether it is a key of random numbers that follows from no parameter."""
+        return value in self.step.keys and value not in self.roots and value not in self.active
+
     def at(self, position: int) -> TracedEquation:
         """The equation at a position."""
         return self.equations[self.order[position]]
@@ -195,6 +202,8 @@ class _Alike:
         self.whole, self.bounds, self.length = whole, bounds, whole.length
         self.count, self.begin = len(whole.units), bounds[0] - whole.length
         self.given = tuple(whole.passing(bounds[0]))
+        self.keys: dict[Value, dict[int, Value]] = {}
+        """Of every key by which the second draws, those of other units in its place."""
         if self.begin + self.count * self.length > len(whole.order):
             raise refuse(UNLIKE)
         does = [whole.at(at).does for at in range(self.begin, self.begin + self.count * self.length)]
@@ -205,11 +214,13 @@ class _Alike:
         """The places of all values."""
         places = self.whole.places
         made, leaving = ([self.moved(value, units) for value in self.given] for units in (1, self.count - 1))
+        entering = self.check()
         return Cuts(
-            entering=self.check(),
+            entering=entering,
             handed=(*(places(self.whole.passing(at)) for at in self.bounds[:-1]), places(made)),
             leaving=places(leaving),
             beside=tuple(self.beside().values()),
+            keys=tuple(places(own.get(unit, key) for key, own in self.keys.items()) for unit in range(self.count)),
         )
 
     def moved(self, value: Value, units: int) -> Value:
@@ -260,6 +271,9 @@ class _Alike:
             return own is not None and its == (unit, *own[1:])
         if value == other:
             return self.whole.roots.get(value, frozenset()).isdisjoint(self.whole.own)
+        if self.whole.drawn_by(value) and self.whole.drawn_by(other):
+            known[value] = self.keys.setdefault(value, {})[unit] = other
+            return True
         if value in self.whole.active or value not in self.whole.made or other not in self.whole.made:
             return False
         (number, at), (its_number, its_at) = self.whole.made[value], self.whole.made[other]
@@ -271,15 +285,19 @@ class _Alike:
         return False
 
     def beside(self) -> dict[Value, Place]:
-        """What equations there read that follows from no parameter, where that is read first."""
+        """What equations there read that follows from no parameter, and from no key of the second's own, where that is
+        read first."""
+        apart = set(self.keys)
+        for one in self.whole.equations:
+            apart |= set() if apart.isdisjoint(one.reads) else set(one.makes)
         found: dict[Value, Place] = {}
         left, seen = [self.whole.order[at] for at in reversed(range(self.bounds[0], self.bounds[-1]))], set[int]()
         while left:
             number = left.pop()
             for at, value in enumerate(self.whole.equations[number].reads if number not in seen else ()):
-                if isinstance(value, str) or value in self.whole.active or value in self.given:
+                if isinstance(value, str) or value in self.whole.active or value in (*self.given, *self.keys):
                     continue
-                if value not in self.whole.roots:
+                if value not in self.whole.roots and value not in apart:
                     found.setdefault(value, f"{number}.{at}")
                 elif value in self.whole.made:
                     left.append(self.whole.made[value][0])

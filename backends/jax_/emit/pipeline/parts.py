@@ -121,10 +121,7 @@ def variables(several: Any) -> list[Any]:
     return [one for one in several if not isinstance(one, Literal)]
 
 
-def parts_of(loss: Any, shapes: Tree, micro: Tree, rest: Any) -> tuple[Any, Any, Any, Any]:
-    """The parts of a loss, as it is traced: what all blocks read of a micro-batch; and, each of parameters, a value and
-    what is beside it, what leads to the first blocks, a unit of blocks, and what leads from the last to the loss."""
-    traced = jax.make_jaxpr(loss)(shapes, micro, *rest)
+PARTS_OF
     if crc32(" ".join(primitives(traced.jaxpr)).encode()) != TRACE:
         sys.exit("values have other places than when this was written: the model or JAX has changed, so emit it again")
     jaxpr = traced.jaxpr
@@ -132,17 +129,43 @@ def parts_of(loss: Any, shapes: Tree, micro: Tree, rest: Any) -> tuple[Any, Any,
     fixed = dict(zip(jaxpr.constvars, traced.consts, strict=True))
 
     def known(params: Tree, micro: Tree) -> dict[Any, Any]:
-        given = zip(jaxpr.invars[len(held) :], jax.tree.leaves((micro, *rest)), strict=True)
+        given = zip(jaxpr.invars[len(held) :], jax.tree.leaves(GIVEN), strict=True)
         return {**fixed, **dict(given), **{held[path]: one for path, one in params.items()}}
 
 DIVIDED
     def last(params: Tree, value: Any, micro: Tree) -> Any:
-        return reach(jaxpr, jaxpr.outvars, known(params, micro) | dict(zip(leaving, value, strict=True)))[0]
+        return reach(jaxpr, jaxpr.outvars[:1], known(params, micro) | dict(zip(leaving, value, strict=True)))[0]
 
-    return lambda micro: reach(jaxpr, common, known({}, micro)), first, block, last
+RETURNED
 
 
 '''
+
+PARTS_OF = '''\
+def parts_of(loss: Any, shapes: Tree, micro: Tree, rest: Any) -> tuple[Any, Any, Any, Any]:
+    """The parts of a loss, as it is traced: what all blocks read of a micro-batch; and, each of parameters, a value and
+    what is beside it, what leads to the first blocks, a unit of blocks, and what leads from the last to the loss."""
+    traced = jax.make_jaxpr(loss)(shapes, micro, *rest)
+'''
+PARTS_OF_DRAWN = '''\
+def parts_of(loss: Any, shapes: Tree, micro: Tree, rest: Tree) -> tuple[Any, ...]:
+    """The parts of a loss, as it is traced. Of a micro-batch, with what the model holds besides: what it holds then,
+    KEYS_TOLDand what all blocks read. Each of parameters, a value and what is beside it: what leads
+    to the first blocks, a unit of blocks, and what leads from the last to the loss."""
+    given = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), (shapes, micro, rest))
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # what is drawn asks where it lies
+        traced = jax.make_jaxpr(loss)(*given)
+'''
+RETURNED = """\
+    return BESIDE_ALL, first, block, last
+"""
+RETURNED_DRAWN = """\
+    def left(micro: Tree) -> Tree:
+        none = zeros(by_path(shapes))  # it follows from no parameter, but a scan that leaves it reads some
+        return jax.tree.unflatten(jax.tree.structure(rest), reach(jaxpr, jaxpr.outvars[1:], known(none, micro)))
+
+    return left, KEYEDBESIDE_ALL, first, block, last
+"""
 
 SCANNED = """\
     scan = jaxpr.eqns[SCAN]
@@ -171,10 +194,10 @@ SCANNED = """\
 WRITTEN_OUT = """\
     handed = [placed(jaxpr, places) for places in HANDED]
     entering, leaving, common = (placed(jaxpr, places) for places in (ENTERING, LEAVING, BESIDE))
-
+KEYS_OF
     def part(at: int, params: Tree, value: Any, beside: Any) -> Any:
         own = {held[path_in(1, name)]: one for name, one in params.items() if name[0] == at}
-        given = dict(zip((*handed[at], *common), (*value, *beside[0]), strict=True))
+        given = dict(zip((*handed[at], READ), (*value, BESIDE_IT), strict=True))
         return reach(jaxpr, handed[at + 1], own | given)
 
     def block(params: Tree, value: Any, beside: Any) -> Any:
@@ -184,6 +207,18 @@ WRITTEN_OUT = """\
 
     def first(params: Tree, _: Any, micro: Tree) -> Any:
         return reach(jaxpr, entering, known(params, micro))
+
+"""
+KEYS_OF = """\
+    keys = [placed(jaxpr, places) for places in KEYS]
+
+    def keys_of(micro: Tree) -> list[Any]:
+        made = iter(reach(jaxpr, [key for own in keys for key in own], known({}, micro)))
+        return [jnp.stack(several) for several in zip(*([next(made) for _ in own] for own in keys), strict=True)]
+
+    def read_by(beside: Any) -> list[Any]:
+        (shared, own), number = beside
+        return [*shared, *(one[number] for one in own)]
 
 """
 PLACED = '''\

@@ -70,17 +70,23 @@ def put(tree: Tree, at: Any, new: Tree, where: Any = True) -> Tree:
 
 '''
 
+ARGUMENTS = "loss: Any, share: Any, shapes: Tree, rest: Any, state: Tree, batch: Any"
+ARGUMENTS_DRAWN = "loss: Any, share: Any, shapes: Tree, state: Tree, rest: Tree, batch: Any"
 RUN = '''\
-def pipelined(loss: Any, share: Any, shapes: Tree, rest: Any, state: Tree, batch: Any) -> tuple[Any, Tree]:
-    """The loss and its gradients on one stage, of a batch [micro-batch, sequence, ...]."""
+def pipelined(ARGUMENTS) -> tuple[Any, Tree]:
+    """The loss and its gradients on one stage, of a batch [micro-batch, sequence, ...]<<; with the loss, what the
+    model holds besides then>>."""
     stage = jax.lax.axis_index("pp")
     sizes, leaves = by_path(shapes), by_path(state)
 CAST    before, behind = (
         {path: leaves[path].reshape(sizes[path].shape) for path in ENDS if end in ENDS[path]} for end in (0, STAGES - 1)
     )
     stack, micro = stack_of(leaves, sizes), taken(batch, 0)
-    beside, *parts = parts_of(loss, shapes, micro, rest)
-    first, block, last = map(Part, parts)
+    <<left, KEYED>>beside, *parts = parts_of(loss, shapes, micro, rest)
+<<OF_COPY    then, rests = jax.lax.scan(lambda rest, micro: (left((micro, rest)), rest), OF_IT, batch)
+    batch = batch, restsDRAWN_BY
+    micro = taken(batch, 0)
+>>    first, block, last = map(Part, parts)
     value, of_first = jax.eval_shape(first.forward, before, (), micro)
     grads_of = [one for one in value if has_grad(one)]
     told, of_last = jax.eval_shape(last.forward, behind, value, micro)
@@ -113,7 +119,7 @@ CAST    before, behind = (
             loss, by_last = jax.lax.cond(
                 ends, lambda: last.forward(behind, value, micro), lambda: zeros((told, of_last))
             )
-            return value, (by_first, by_blocks, by_last), loss * share(micro) / total
+            return value, (by_first, by_blocks, by_last), loss * share(ENTRIES) / total
 
         made = jax.eval_shape(run)
         value, new, part = jax.lax.cond(valid, run, lambda: zeros(made))
@@ -126,7 +132,7 @@ CAST    before, behind = (
         micro = taken(batch, number)
 
         def at_the_end() -> Any:
-            weight = jnp.asarray(share(micro) / total, told.dtype)
+            weight = jnp.asarray(share(ENTRIES) / total, told.dtype)
             of_behind, grad = last.backward(behind, micro, taken(kept[2], number % KEPT_LAST), [weight])
             return added(grads[2], of_behind), grad
 
@@ -157,5 +163,5 @@ CAST    before, behind = (
     shared = {path: jax.lax.psum(of_before[path] + of_behind[path], "pp") for path in SHARED}
     grads = {**of_before, **leaves_of(of_stack), **of_behind, **shared}
 SUMMED    held = [grads[path].reshape(leaf.shape)WIDE for path, leaf in leaves.items()]
-    return jax.lax.psum(carry[0][2], AXES), jax.tree.unflatten(jax.tree.structure(state), held)
+<<OF_ALL>>    return TOLD, jax.tree.unflatten(jax.tree.structure(state), held)
 '''

@@ -67,6 +67,38 @@ def streams() -> Streams:
     return Streams(nnx.Rngs(0))
 
 
+class Block(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.up, self.down = nnx.Linear(D, F, rngs=rngs), nnx.Linear(F, D, rngs=rngs)
+        self.drop = nnx.Dropout(0.2, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.drop(self.down(nnx.relu(self.up(x))))
+
+
+class Stacked(nnx.Module):
+    """Blocks in a loop, which hands on what each leaves of its stream."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        @nnx.split_rngs(splits=L)
+        @nnx.vmap(in_axes=(0,), out_axes=0)
+        def make(rngs: nnx.Rngs) -> Block:
+            return Block(rngs)
+
+        self.tokens, self.blocks = nnx.Embed(V, D, rngs=rngs), make(rngs)
+
+    def __call__(self, tokens: Any, labels: Any) -> Any:
+        @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        def run(x: Any, block: Block) -> Any:
+            return block(x)
+
+        return cross_entropy(self.tokens.attend(run(self.tokens(tokens), self.blocks)), labels)
+
+
+def stacked() -> Stacked:
+    return Stacked(nnx.Rngs(0))
+
+
 def scanned() -> Any:
     """Two functions: blocks in a loop that is given a key for each."""
 

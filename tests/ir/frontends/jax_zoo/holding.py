@@ -29,6 +29,24 @@ def normed() -> Normed:
     return Normed(nnx.Rngs(0))
 
 
+class Deep(nnx.Module):
+    """Blocks whose batch norms change."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.blocks = nnx.List([Normed(rngs) for _ in range(2)])
+        self.ups = nnx.List([nnx.Linear(V, D, rngs=rngs) for _ in range(2)])
+        self.head = nnx.Linear(D, V, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        for block, up in zip(self.blocks, self.ups, strict=True):
+            x = x + up(block(x))
+        return self.head(x)
+
+
+def deep() -> Deep:
+    return Deep(nnx.Rngs(0))
+
+
 class Shuffled(eqx.Module):
     """A layer whose inputs are taken in another order."""
 
