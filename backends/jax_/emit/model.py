@@ -85,9 +85,10 @@ def _has_own_rest(invoked: Invoked) -> bool:
 
 def needs(invoked: Invoked) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The imports that these functions need beside JAX: of modules, and from modules."""
+    calls = ("from flax import linen",) * invoked.forward
     return {
         "nnx": ((), ("from flax import nnx",)),
-        "linen": ((), ("from flax.core import meta",)),
+        "linen": ((), (*calls, "from flax.core import meta")),
         "equinox": (("import equinox",), ()),
     }.get(invoked.way, ((), ()))
 
@@ -218,10 +219,10 @@ def _linen(invoked: Invoked, factory: str, changed: bool) -> Iterator[str]:
         yield '    return dict(zip(("params", "dropout"), jax.random.split(key), strict=True))'
     first = "jax.random.key(SEED)"
     keys = f"keys_of({first})" if invoked.keyed else first
-    made = (
-        "batch = model_file.example_inputs(GLOBAL_BATCH, SEQ)",
-        f"return meta.unbox(model.init({keys}, {_arguments(invoked, key=first)}))",
-    )
+    init = f"model.init({keys}, {_arguments(invoked, key=first)})"
+    if invoked.forward:
+        init = f"linen.init(model_file.forward, model)({keys}, batch)"
+    made = ("batch = model_file.example_inputs(GLOBAL_BATCH, SEQ)", f"return meta.unbox({init})")
     yield ""
     yield ""
     if rest:
@@ -236,13 +237,11 @@ def _linen(invoked: Invoked, factory: str, changed: bool) -> Iterator[str]:
     yield from _begin_rest(invoked, others, changed=changed)
     held = f'{{"params": state{f", **{_held(invoked)}" * rest}}}'
     rngs = ", rngs=keys_of(key)" * invoked.keyed
-    if invoked.forward:
-        own = f"model_file.forward(model.bind({held}{rngs}), batch)"
-        yield from _outputs(invoked, made=own, changed=changed)
-        return
     given = [f"held = {held}"] * rest
     mutable = f", mutable=list({_held(invoked)})" * rest
     own = f"model.apply({'held' if rest else held}, {_arguments(invoked)}{rngs}{mutable})"
+    if invoked.forward:
+        own = f"linen.apply(model_file.forward, model{mutable})({'held' if rest else held}, batch{rngs})"
     if changed and rest:
         left = f"{{**{_held(invoked)}, **left}}"
         yield from _outputs(invoked, *given, f"outputs, left = {own}", made="outputs", after=left, changed=True)

@@ -265,6 +265,7 @@ def _equinox(state: Any, static: Any, place: str, forward: Callable[..., Any] | 
 
 
 def _linen(module: Any, place: str, forward: Callable[..., Any] | None, said: Said) -> Made:
+    from flax import linen
     from flax.core import meta
     from flax.errors import InvalidRngError
 
@@ -278,9 +279,12 @@ def _linen(module: Any, place: str, forward: Callable[..., Any] | None, said: Sa
         taken = keys_taken(_accepted(module.__call__), batch)
 
         def begin(batch: Any) -> Any:
-            positional, keyword = arguments(module.__call__, batch, place)
             key = jax.random.key(0)
-            boxed = module.init(keys_of(key), *positional, **keyword, **_keys(taken, key))
+            if forward is not None:
+                boxed = linen.init(forward, module)(keys_of(key), batch)
+            else:
+                positional, keyword = arguments(module.__call__, batch, place)
+                boxed = module.init(keys_of(key), *positional, **keyword, **_keys(taken, key))
             leaves = jax.tree_util.tree_flatten_with_path(boxed, is_leaf=meta.is_axis_metadata)[0]
             names.update({path_of(at): getattr(one, "names", None) for at, one in leaves})
             return meta.unbox(boxed)
@@ -305,12 +309,13 @@ def _linen(module: Any, place: str, forward: Callable[..., Any] | None, said: Sa
 
         def run(state: Any, batch: Any, key: Any) -> tuple[Any, Any]:
             rngs = {} if key is None else keys_of(key)
-            if forward is not None:
-                return forward(module.bind(state, rngs=rngs), batch), state
-            positional, keyword = arguments(module.__call__, batch, place)
-            keyword |= {} if key is None else _keys(taken, key)
             others = [name for name in state if name != "params"]
-            result = module.apply(state, *positional, **keyword, rngs=rngs, mutable=others or False)
+            if forward is not None:
+                result = linen.apply(forward, module, mutable=others or False)(state, batch, rngs=rngs)
+            else:
+                positional, keyword = arguments(module.__call__, batch, place)
+                keyword |= {} if key is None else _keys(taken, key)
+                result = module.apply(state, *positional, **keyword, rngs=rngs, mutable=others or False)
             if not others:
                 return result, state
             outputs, changed = result

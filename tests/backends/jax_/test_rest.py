@@ -30,6 +30,7 @@ PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{HOLDING}:shuffled", {"dp": 2, "microbatches": 2}),
     (f"{HOLDING}:pair", {"dp": 2, "tp": 2}),
     (f"{HOLDING}:scaled", {"dp": 2, "zero": 3}),
+    (f"{ZOO}/called.py:build", {"dp": 2}),
     (f"{HOLDING}:counted", {"dp": 2, "microbatches": 2}),
     (f"{HOLDING}:statistics", {"dp": 2, "microbatches": 2}),
     (f"{HOLDING}:normed", {"dp": 2, "zero": 3, "microbatches": 2}),
