@@ -179,7 +179,7 @@ def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iter
 
 def extra_bytes(save: Save, sizes: Sizes) -> int:
     """Bytes of a tensor that is saved and is no value of the graph."""
-    return int(prod(sizes[factor] for dim in save.dims for factor in dim) * ITEMSIZE[save.dtype])
+    return int(prod(sizes[factor] for dim in save.dims for factor in dim) * save.width)
 
 
 @lru_cache(maxsize=65536)

@@ -128,6 +128,13 @@ class Save:
     dtype: str = "f32"
     given: tuple[int, ...] = ()
     unless: tuple[int, ...] = ()
+    each_bytes: int = 0
+    """Of several extra ones together, at each point of the loops of `dims`; 0 for one, of that dtype."""
+
+    @property
+    def width(self) -> float:
+        """Bytes at each point of the loops of `dims`."""
+        return self.each_bytes or ITEMSIZE[self.dtype]
 
     def kept(self, device: str, wanted: Set[int]) -> bool:
         """Whether the tensor is saved when the operands `wanted` require a gradient."""
@@ -353,7 +360,7 @@ class Rule:
             return signature.operands[save.index].nbytes
         if save.what == "result":
             return self.types[save.index].nbytes
-        return ITEMSIZE[save.dtype] * prod(self.factor(name).size for dim in save.dims for name in dim)
+        return save.width * prod(self.factor(name).size for dim in save.dims for name in dim)
 
     def __str__(self) -> str:
         def side(tensors: tuple[Dims, ...]) -> str:

@@ -4,7 +4,10 @@ An *opaque* operator is taken as it is: its operands are wanted whole, its resul
 bytes are counted, and reports list it. Nothing unknown is free: it is taken to keep its operands and results for the
 backward pass, which costs twice the forward work, if attribute `flops` tells that. How it was called is kept
 (`meshwright.ir.graph.invocation`), so it can be run again. What trials of a front end show stands in attributes `rule`,
-`whole`, `reduce` and `linear` (`flops` is per point of its loops then). A user who knows more says it in one line:
+`whole`, `reduce` and `linear` (`flops` is per point of its loops then); what a front end knows to be kept stands in
+`saved` and `left`, the numbers of operands and results, and in `kept`, bytes at each point of loops (`n0 n1:64`).
+
+A user who knows more says it in one line:
 
     register_rule("mylib::rotary", "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,), saved=(1,))
 
@@ -17,7 +20,7 @@ of the loop nest, done by `engine`; `saved` lists the operands that eager execut
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -44,6 +47,10 @@ class Spec:
     engine: Engine = Engine.MEMORY
     saved: tuple[int, ...] | None = None
     """None: all operands and results."""
+    left: tuple[int, ...] = ()
+    """The results that are saved beside these operands."""
+    kept: tuple[tuple[tuple[str, ...], int], ...] = ()
+    """Bytes that are saved besides, at each point of these loops."""
     counted: bool = True
     """Whether `flops` is per point of all loops, or of those that split."""
 
@@ -142,7 +149,16 @@ def _tried(signature: Signature) -> Spec | None:
         reduce=words("reduce"),
         flops=float(flops) if isinstance(flops, (int, float)) else 0.0,
         counted=False,
+        saved=signature.integers("saved") if signature.attr("saved") is not None else None,
+        left=signature.integers("left") if signature.attr("left") is not None else (),
+        kept=tuple(map(_bytes_at, words("kept"))),
     )
+
+
+def _bytes_at(text: str) -> tuple[tuple[str, ...], int]:
+    """Loops, and bytes at each of their points, as `n0 n1:64` says it."""
+    loops, _, size = text.partition(":")
+    return tuple(loops.split()), int(size)
 
 
 def _texts(signature: Signature) -> tuple[str, ...]:
@@ -204,10 +220,15 @@ def _known(signature: Signature, types: tuple[Type, ...], spec: Spec) -> Rule:
         ),
         engine=spec.engine,
         work=_work(signature, spec.flops, tuple(name for name in sizes if spec.counted or name not in spec.whole)),
-        saves=_everything(signature, types)
-        if spec.saved is None
-        else tuple(Save("operand", index) for index in spec.saved),
+        saves=_everything(signature, types) if spec.saved is None else tuple(_told(spec)),
     )
+
+
+def _told(spec: Spec) -> Iterator[Save]:
+    """What a description says to be saved."""
+    yield from (Save("operand", index) for index in spec.saved or ())
+    yield from (Save("result", index) for index in spec.left)
+    yield from (Save("extra", dims=tuple((name,) for name in loops), each_bytes=each) for loops, each in spec.kept)
 
 
 def _everything(signature: Signature, types: tuple[Type, ...]) -> tuple[Save, ...]:

@@ -13,13 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshwright.ir.analysis.saved import saved_bytes
 from meshwright.ir.frontends.door import load_model
 from meshwright.ir.frontends.folding.segment import names_of
 from meshwright.ir.frontends.jax_.capture import TABLE, capture
 from meshwright.ir.frontends.jax_.dtypes import type_of
 from meshwright.ir.frontends.jax_.flat import Leaf, flattened
 from meshwright.ir.frontends.jax_.primitives.translate import Translator
+from meshwright.ir.frontends.jax_.source import example_batch
+from meshwright.ir.graph.fold import unfold
 from meshwright.ir.graph.graph import Op
+from meshwright.ir.program.kept import extra_bytes
+from meshwright.ir.rules.base import Rule
+from meshwright.ir.rules.registry import rule_of
 from tests.ir.frontends.test_jax import ZOO
 
 B, H, T = 6, 4, 20
@@ -67,6 +73,24 @@ def running(w: Any, h: Any, x: Any) -> tuple[Any, Any]:
     return h, h
 
 
+def long_term(w: Any, h: Any, x: Any) -> tuple[Any, Any]:
+    """A cell of an LSTM; its hidden state and its memory lie side by side."""
+    h, c = jnp.split(h, 2, 1)
+    z = x @ w["in"] + jnp.pad(h, ((0, 0), (0, H // 2))) @ w["own"]
+    i, f, g, o = z[:, : H // 2], z[:, H // 2 :], z[:, : H // 2] * 2, z[:, H // 2 :] * 2
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return jnp.concatenate([h, c], 1), h
+
+
+def updated(w: Any, h: Any, x: Any) -> tuple[Any, Any]:
+    """A cell of a GRU."""
+    r = jax.nn.sigmoid(x @ w["in"] + h @ w["own"])
+    z = jax.nn.sigmoid(x @ w["own"] - h @ w["in"])
+    h = (1 - z) * jnp.tanh(x @ w["in"] * 2 + r * (h @ w["own"])) + z * h
+    return h, h
+
+
 CASES: tuple[tuple[Step, bool, bool], ...] = (
     (gated, True, False),
     (by_feature, True, True),
@@ -83,23 +107,29 @@ def whole(step: Step, w: Any, h: Any, xs: Any) -> Any:
     return jax.lax.scan(lambda h, x: step(w, h, x), h, xs)
 
 
-def given(seed: int) -> tuple[Any, Any, Any]:
+def given(seed: int, steps: int = T) -> tuple[Any, Any, Any]:
     drawn = np.random.default_rng(seed)
     w = {name: jnp.asarray(drawn.standard_normal((H, H)), jnp.float32) for name in ("in", "own")}
     return (
         w,
         jnp.asarray(drawn.standard_normal((B, H)), jnp.float32),
-        jnp.asarray(drawn.standard_normal((T, B, H)), jnp.float32),
+        jnp.asarray(drawn.standard_normal((steps, B, H)), jnp.float32),
     )
 
 
 def operator_of(step: Step, scanned: Callable[[Any], Any] = lambda xs: xs) -> Op:
     """The loop as the front end has it, over what is made of its operands."""
-    closed = jax.make_jaxpr(lambda w, h, xs: whole(step, w, h, scanned(xs)))(*given(0))
+    return ruled(step, T, scanned)[0]
+
+
+def ruled(step: Step, steps: int, scanned: Callable[[Any], Any] = lambda xs: xs) -> tuple[Op, Rule]:
+    """The same with its rule, of so many steps."""
+    closed = jax.make_jaxpr(lambda w, h, xs: whole(step, w, h, scanned(xs)))(*given(0, steps))
     leaves = [Leaf("input", f"in{at}", type_of(var.aval)) for at, var in enumerate(closed.jaxpr.invars)]
     t = Translator(names_of(()), TABLE)
     t.run(flattened(closed, leaves), {})
-    return next(op for op in t.ops if op.kind == "opaque")
+    op = next(op for op in t.ops if op.kind == "opaque")
+    return op, rule_of(op, t.types)
 
 
 def cuts(op: Op, extent: int) -> bool:
@@ -155,6 +185,59 @@ def test_recurrent_models_have_a_batch_in_their_loops(name: str) -> None:
     loops = [op for body in captured.fold.bodies for op in body.graph.ops if op.kind == "opaque"]
     assert len(loops) == (2 if name == "linen" else 1)
     assert all(op.attr("steps") == 24 and "n0" in str(op.attr("rule")) for op in loops)
+
+
+@pytest.mark.parametrize("step", [gated, by_feature, inner, long_term, updated], ids=lambda one: one.__name__)
+def test_what_a_loop_keeps_is_what_xla_holds_for_it(step: Step) -> None:
+    """By how the temporary memory of the compiled gradient grows with the number of steps. A device has its part."""
+
+    def total(w: Any, h: Any, xs: Any) -> Any:
+        return sum(one.sum() for one in whole(step, w, h, xs))
+
+    held, planned, halves = [], [], []
+    for steps in (40, 80):
+        compiled = jax.jit(jax.grad(total, argnums=(0, 1))).lower(*given(0, steps)).compile()
+        held.append(compiled.memory_analysis().temp_size_in_bytes)
+        _, rule = ruled(step, steps)
+        sizes = {factor.name: factor.size for factor in rule.factors}
+        extras = [save for save in rule.saves if save.what == "extra"]
+        planned.append(sum(extra_bytes(save, sizes) for save in extras))
+        halves.append(sum(extra_bytes(save, sizes | {"n0": sizes["n0"] // 2}) for save in extras))
+    assert planned[1] - planned[0] == pytest.approx(held[1] - held[0], rel=0.02)
+    assert halves[1] - halves[0] == (planned[1] - planned[0]) // 2
+
+
+def test_a_loop_that_jax_does_not_differentiate_keeps_all_it_is_given() -> None:
+    def whiled(w: Any, h: Any, x: Any) -> tuple[Any, Any]:
+        h = jax.lax.while_loop(lambda h: h.sum() < 0, lambda h: h + 1, h)
+        return h + x, h
+
+    _, rule = ruled(whiled, T)
+    assert [save.what for save in rule.saves].count("operand") == len(rule.operands)
+
+
+@pytest.mark.parametrize("name", ["linen", "dropped", "mapped"])
+def test_what_recurrent_models_keep_is_what_jax_keeps(name: str) -> None:
+    """Of the whole model: what the closure of its derivative holds of all tokens."""
+    source: Any = load_model(f"{ZOO}/recurrent.py:{name}")
+    captured, batch = capture(source, batch=8, seq=16), example_batch(source, 8, 16)
+    planned = saved_bytes(unfold(captured.fold), "xla")
+    model = source.made(batch)
+    leaves, tree = jax.tree.flatten(model.state)
+    trained = [leaf.kind == "param" for leaf in model.leaves]
+
+    def pull(params: Any, others: Any, batch: Any) -> Any:
+        def loss(params: Any) -> Any:
+            parts = {True: iter(params), False: iter(others)}
+            outputs, _ = model.run(jax.tree.unflatten(tree, [next(parts[one]) for one in trained]), batch)
+            return source.hooks["loss"](outputs, batch)
+
+        return jax.vjp(loss, params)[1]
+
+    sides = [[one for one, its in zip(leaves, trained, strict=True) if its is kind] for kind in (True, False)]
+    found = jax.tree.leaves(jax.eval_shape(pull, *sides, batch))
+    held = sum(one.size * one.dtype.itemsize for one in found if 24 in one.shape)
+    assert planned == pytest.approx(held, rel=0.1)
 
 
 def test_what_follows_is_said() -> None:

@@ -6,6 +6,9 @@ The body is translated like any jaxpr. Dimensions that a parallel loop of one of
 so are those of what a step hands on and what the next one is given; operands and results of the whole stand for those
 of the body, rows of them behind the dimension of steps. Along what is left, every step works on its own part: a device
 may have a part of it from the first step to the last, as of a batch. Steps themselves stay in one place.
+
+For its backward pass it keeps what JAX keeps (`residuals`): of every step what derivatives of the body read. Loops
+that cut these are found in the same way.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from meshwright.ir.frontends.folding.terms import Term
 from meshwright.ir.frontends.jax_.dtypes import is_key, type_of
 from meshwright.ir.frontends.jax_.flat import Equation, Leaf, flattened
 from meshwright.ir.frontends.jax_.primitives import constants
+from meshwright.ir.frontends.jax_.primitives.residuals import Residuals, residuals_of
 from meshwright.ir.frontends.jax_.primitives.translate import Lowering, Translator, flops, opaque
 from meshwright.ir.graph.graph import Attr
 from meshwright.ir.rules.base import Role
@@ -76,12 +80,8 @@ def scanned(t: Translator, equation: Equation, given: list[Any]) -> Any:
 def _rule(t: Translator, equation: Equation, given: Sequence[Any]) -> Iterator[tuple[str, Attr]]:
     """The attributes that say which loops it has; none where all of it must be whole."""
     fixed, carried = equation.params["num_consts"], equation.params["num_carry"]
-    inner, entered, left = _body(t, equation, given)
-    dims = _joined(inner)
-    for before, after in zip(entered[fixed : fixed + carried], left, strict=False):
-        for dim in range(len(inner.types[after].shape)):
-            dims.join([(after, dim), (before, dim)] if before else [(after, dim)])
-            dims.keep([] if before else [(after, dim)])
+    inner, entered, left = _body(t, equation.params, given)
+    dims = _joined(inner, entered[fixed : fixed + carried], left)
     operands = [
         _dims_of(dims, value, t.types[t.read(one)].shape, rows=at >= fixed + carried)
         for at, (value, one) in enumerate(zip(entered, given, strict=True))
@@ -105,11 +105,45 @@ def _rule(t: Translator, equation: Equation, given: Sequence[Any]) -> Iterator[t
         yield "whole", tuple(sorted(whole))
     if work := flops(equation.params):
         yield "flops", work / prod(sizes.values())
+    if (found := residuals_of(equation.params)) is not None:
+        yield "saved", found.operands
+        yield "left", found.results
+        cut = [[names.get(first, "") if first is not None else "" for first, _ in one] for one in operands]
+        by_name = {names[first]: extent for first, extent in sizes.items()}
+        yield "kept", tuple(_kept(t, found, given, cut, by_name))
 
 
-def _body(t: Translator, equation: Equation, given: Sequence[Any]) -> tuple[Translator, list[str], list[str]]:
+def _kept(
+    t: Translator, found: Residuals, given: Sequence[Any], cut: Sequence[Sequence[str]], sizes: Mapping[str, int]
+) -> Iterator[str]:
+    """What is kept besides operands and results: the loops that cut it, and its bytes at each point of these,
+    `n0 n1:64`. `cut`: of the dimensions of operands, those of these sizes."""
+    params, of = found.scan.params, found.given
+    fixed, carried = params["num_consts"], params["num_carry"]
+    inner, entered, left = _body(t, params, [given[at] if at >= 0 else None for at in of])
+    dims = _joined(inner, entered[fixed : fixed + carried], left)
+    names = {
+        dims.first((value, dim)): name
+        for number, (value, at) in enumerate(zip(entered, of, strict=True))
+        if value and at >= 0
+        for dim, name in enumerate(cut[at][number >= fixed + carried :])
+        if name
+    }
+    nbytes: dict[tuple[str, ...], int] = {}
+    for at in found.rows:
+        type_, rank = type_of(found.scan.outvars[at].aval), len(found.scan.outvars[at].aval.shape) - 1
+        ways = [names.get(dims.first((left[at], dim)), "") for dim in range(rank)]
+        own = tuple(sorted({name for dim, name in enumerate(ways) if sizes.get(name) == type_.shape[dim + 1]}))
+        nbytes[own] = nbytes.get(own, 0) + type_.nbytes
+    nbytes[()] = nbytes.get((), 0) + sum(type_of(one).nbytes for one in found.apart)
+    for own, size in sorted(nbytes.items()):
+        if size:
+            yield f"{' '.join(own)}:{size // prod(sizes[name] for name in own)}"
+
+
+def _body(t: Translator, params: Mapping[str, Any], given: Sequence[Any]) -> tuple[Translator, list[str], list[str]]:
     """The body's operators, its operands (empty for what is drawn) and its results."""
-    body = equation.params["jaxpr"]
+    body = params["jaxpr"]
     leaves = []
     for at, (var, one) in enumerate(zip(body.jaxpr.invars, given, strict=True)):
         drawn = is_key(var.aval) or (isinstance(one, Term) and constants.drawn(one))
@@ -120,9 +154,10 @@ def _body(t: Translator, equation: Equation, given: Sequence[Any]) -> tuple[Tran
     return inner, [one if isinstance(one, str) else "" for one in entered], left
 
 
-def _joined(inner: Translator) -> _Joined:
+def _joined(inner: Translator, carry: Sequence[str], left: Sequence[str]) -> _Joined:
     """The dimensions of a body's values, by the rules of its operators. Of a dimension that is made up of several loops
-    a part is one of the outermost: the others are whole."""
+    a part is one of the outermost: the others are whole. What a step hands on (`left` begins with it) is what the next
+    one is given."""
     dims = _Joined()
     for op in inner.ops:
         rule = rule_of(op, inner.types)
@@ -137,6 +172,10 @@ def _joined(inner: Translator) -> _Joined:
             dims.join(places)
             if factor.role is not Role.PARALLEL or factor.expanded or factor.name in inside:
                 dims.keep(places)
+    for before, after in zip(carry, left, strict=False):
+        for dim in range(len(inner.types[after].shape)):
+            dims.join([(after, dim), (before, dim)] if before else [(after, dim)])
+            dims.keep([] if before else [(after, dim)])
     return dims
 
 
