@@ -43,6 +43,7 @@ from meshwright.cost_models.ledger.operators import (
     goes_to_shards,
     local_sizes,
     model_flops_of,
+    one_by_one,
     weights_of,
 )
 from meshwright.cost_models.ledger.signatures import BUCKETED, bucketed_bytes, group_bytes, statement_signatures
@@ -318,8 +319,18 @@ class _List:
                 joins = self.style in ("fused", "xla") and statement.operands[1] in self.weights
                 made = (kernel, statement.results[0])
                 products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(made)
+        elif (kernels := one_by_one(statement)) > 1:
+            self.loop(statement, rule.flops(needs=wanted and set(wanted), sizes=self.sizes(statement)), kernels)
         elif statement.operands[:1] and statement.operands[0] in self.ending and self.workload.stack.graphs != "step":
             self.expert_bias(statement)
+
+    def loop(self, statement: Compute | Gradient | Ring, flops: float, kernels: int) -> None:
+        """What a loop takes beside the kernel that moves its bytes: its products' operations, as of convolutions, whose
+        shapes do not matter; and a floor for each kernel of each step."""
+        if flops:
+            work = "forward" if isinstance(statement, Compute) else "backward"
+            self.enter(Kernel(Engine.CONV, work, self.base, flops, 0.0, ()))
+        self.enter(self.book.memory(0.0), kernels - 1 - bool(flops))
 
     def expert_bias(self, statement: Compute | Gradient | Ring) -> None:
         """The bias that ends an expert, in kernels of each expert."""

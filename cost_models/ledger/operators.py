@@ -45,6 +45,13 @@ def _flops(signature: Signature, wanted: tuple[int, ...] | None) -> float:
     return infer(signature).flops(needs=None if wanted is None else set(wanted))
 
 
+def one_by_one(statement: Compute | Gradient | Ring) -> int:
+    """The kernels that run one after the other for an operator without an engine: of a loop, those of all steps."""
+    if statement.signature.attr("kernels") is None:
+        return 1
+    return statement.signature.integers("kernels")[isinstance(statement, Gradient) and bool(statement.wanted)]
+
+
 @lru_cache(maxsize=65536)
 def local_sizes(signature: Signature, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str, int], ...]:
     """The local size of every factor."""

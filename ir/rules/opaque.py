@@ -5,7 +5,8 @@ bytes are counted, and reports list it. Nothing unknown is free: it is taken to 
 backward pass, which costs twice the forward work, if attribute `flops` tells that. How it was called is kept
 (`meshwright.ir.graph.invocation`), so it can be run again. What trials of a front end show stands in attributes `rule`,
 `whole`, `reduce` and `linear` (`flops` is per point of its loops then); what a front end knows to be kept stands in
-`saved` and `left`, the numbers of operands and results, and in `kept`, bytes at each point of loops (`n0 n1:64`).
+`saved` and `left`, the numbers of operands and results, and in `kept`, bytes at each point of loops (`n0 n1:64`); how
+many kernels run one after the other, at least, forward and for gradients, in `kernels`.
 
 A user who knows more says it in one line:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from meshwright.backends.torch_.verify.interpreted.rules import single, strategies
 from meshwright.cost_models.compute.kernels import Compute, Kernel
+from meshwright.cost_models.compute.profile import constants
 from meshwright.cost_models.cost import attention_of
 from meshwright.cost_models.hardware.devices import device
 from meshwright.cost_models.ledger.ledger import PHASES, Ledger, ledger
@@ -19,6 +21,7 @@ from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
 from meshwright.ir.frontends.door import capture, load_model
 from meshwright.ir.frontends.shape import Shape
+from meshwright.ir.graph.graph import Attr
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program.lower import lower
 from meshwright.ir.program.lower_body import Lowering, lower_body
@@ -26,9 +29,10 @@ from meshwright.ir.program.program import Program
 from meshwright.ir.rules import infer, kinds
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.sharding.adjoint import apply
+from meshwright.ir.sharding.mesh import Mesh
 from meshwright.ir.target.workload import STACKS, Workload
 from tests.cost_models.programs import DENSE, MOE, SEQ, SHAPES, fold, program
-from tests.samples import SAMPLES
+from tests.samples import SAMPLES, sample
 
 BACKWARD = ("inputs", "weights")
 COUNTED = (Engine.MATMUL, Engine.ATTENTION, Engine.CONV)
@@ -75,6 +79,39 @@ def products(book: Ledger, *phases: str) -> Counter[tuple[str, tuple[int, ...]]]
             if kernel.engine is Engine.MATMUL:
                 found[kernel.work, kernel.shape] += count
     return found
+
+
+def test_each_step_of_a_loop_waits_for_the_kernels_of_the_one_before() -> None:
+    """A hundred steps of three kernels take their floors one after the other; of five, for gradients. Operations of
+    products come to that."""
+    attrs: Mapping[str, Attr] = {
+        "types": ("f32[4, 8]",),
+        "target": "test::loop",
+        "rule": "n0 i0->n0 o0",
+        "whole": ("i0", "o0"),
+    }
+    workload = Workload(global_batch=4, seq=8, precision="fp32", stack=STACKS["jax"])
+    prices = Compute(device("A100"), style="xla", attention=attention_of(workload.stack))
+    taken: dict[str, dict[str, float]] = {}
+    own: Mapping[str, Mapping[str, Attr]] = {
+        "one": {},
+        "loop": {"kernels": (300, 500)},
+        "products": {"kernels": (300, 500), "flops": 10**12},
+    }
+    for name, more in own.items():
+        graph, mesh = single(sample("opaque", "f32[4, 8]", **attrs, **more)), Mesh.parse("")
+        body = lower_body(graph, BodyPlan("op", "op", (), ()), mesh, Lowering().for_stack(workload.stack))
+        phases = ledger(body, workload, accumulates=False).phases
+        counts = {phase: phases[phase].kernels for phase in ("forward", "inputs")}
+        taken[name] = {
+            phase: sum(times * prices.seconds(kernel).seconds for kernel, times in found.items())
+            for phase, found in counts.items()
+        }
+    floor_s = constants().kernel_floor_s
+    assert taken["loop"]["forward"] == pytest.approx(taken["one"]["forward"] + 299 * floor_s, rel=1e-9)
+    assert taken["loop"]["inputs"] == pytest.approx(taken["one"]["inputs"] + 499 * floor_s, rel=1e-9)
+    for phase, flops in (("forward", 4e12), ("inputs", 8e12)):  # at each of four points
+        assert taken["products"][phase] - taken["loop"][phase] > flops / device("A100").peak("fp32").value
 
 
 # FLOPs ---------------------------------------------------------------------------------------------------------------

@@ -207,6 +207,13 @@ def test_what_a_loop_keeps_is_what_xla_holds_for_it(step: Step) -> None:
     assert halves[1] - halves[0] == (planned[1] - planned[0]) // 2
 
 
+def test_kernels_of_steps_run_one_by_one() -> None:
+    """Products, twice for gradients, and one kernel of all else; of a loop in each step all of its own."""
+    assert operator_of(gated).attr("kernels") == (T * (2 + 1), T * (4 + 1))
+    assert operator_of(by_feature).attr("kernels") == (T, T)
+    assert operator_of(inner).attr("kernels") == (T * (T * 2 + 1), T * (T * 3 + 1))
+
+
 def test_a_loop_that_jax_does_not_differentiate_keeps_all_it_is_given() -> None:
     def whiled(w: Any, h: Any, x: Any) -> tuple[Any, Any]:
         h = jax.lax.while_loop(lambda h: h.sum() < 0, lambda h: h + 1, h)

@@ -9,6 +9,9 @@ may have a part of it from the first step to the last, as of a batch. Steps them
 
 For its backward pass it keeps what JAX keeps (`residuals`): of every step what derivatives of the body read. Loops
 that cut these are found in the same way.
+
+Steps wait for each other, so that its kernels run one by one: in every step one for each product, and one for all else
+that there is; for gradients, two for each product.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from meshwright.ir.frontends.jax_.primitives import constants
 from meshwright.ir.frontends.jax_.primitives.residuals import Residuals, residuals_of
 from meshwright.ir.frontends.jax_.primitives.translate import Lowering, Translator, flops, opaque
 from meshwright.ir.graph.graph import Attr
-from meshwright.ir.rules.base import Role
-from meshwright.ir.rules.registry import rule_of
+from meshwright.ir.rules.base import Engine, Role
+from meshwright.ir.rules.registry import rule_of, signature_of
 
 Dim = tuple[str, int]
 """A dimension of a value of the body."""
@@ -99,6 +102,9 @@ def _rule(t: Translator, equation: Equation, given: Sequence[Any]) -> Iterator[t
          for number, one in enumerate(tensors)]
         for side, tensors in (("i", operands), ("o", results))
     ]  # fmt: skip
+    products, others = _kernels(inner)
+    steps = int(equation.params["length"])
+    yield "kernels", (steps * (products[0] + others), steps * (products[1] + others))
     yield "rule", "->".join(",".join(" ".join(words) or "()" for words in side) for side in sides)
     whole = {word for side in sides for words in side for word in words if word[0] in "io"}
     if whole:
@@ -111,6 +117,22 @@ def _rule(t: Translator, equation: Equation, given: Sequence[Any]) -> Iterator[t
         cut = [[names.get(first, "") if first is not None else "" for first, _ in one] for one in operands]
         by_name = {names[first]: extent for first, extent in sizes.items()}
         yield "kept", tuple(_kept(t, found, given, cut, by_name))
+
+
+def _kernels(inner: Translator) -> tuple[tuple[int, int], int]:
+    """How many kernels multiply in a step, at least, in either pass, those of loops inside included; and whether there
+    is more."""
+    forward, backward, others = 0, 0, 0
+    for op in inner.ops:
+        signature, engine = signature_of(op, inner.types), rule_of(op, inner.types).engine
+        if signature.attr("kernels") is not None:
+            own = signature.integers("kernels")
+            forward, backward = forward + own[0], backward + own[1]
+        elif engine in (Engine.MATMUL, Engine.ATTENTION, Engine.CONV):
+            forward, backward = forward + 1, backward + 2
+        elif engine is Engine.MEMORY:
+            others = 1
+    return (forward, backward), others
 
 
 def _kept(
