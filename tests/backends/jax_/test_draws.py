@@ -16,10 +16,11 @@ pytest.importorskip("jax")
 
 from meshwright.backends.jax_.emit.script import printed_in
 from meshwright.backends.jax_.emit.shardings import Shardings
-from meshwright.backends.jax_.verify.emitted import still, verdict
+from meshwright.backends.jax_.verify.emitted import Job, Ran, still, verdict
 from meshwright.backends.jax_.verify.predicted import REWRITES
-from tests.backends.jax_.planned import ROOT, ZOO, job, needed_of, ran_together, subject, unclean_of
+from tests.backends.jax_.planned import ROOT, ZOO, job, needed_of, ran_together, subject
 from tests.backends.jax_.proved import ran as recorded
+from tests.backends.torch_.emitted import unclean
 
 PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{ZOO}/nnx_.py:gpt_dropout", {"dp": 2, "zero": 3}),
@@ -39,42 +40,45 @@ OWN = 9
 """So many run the model's own code, the others what is printed."""
 
 
-def test_what_draws_is_printed_where_it_must_be() -> None:
-    """Nothing is drawn while a printed model is compared; else masks are those of one device."""
-    plans = [subject(reference, **degrees) for reference, degrees in PLANS]
-    assert [still(plan) for plan in plans] == [()] * OWN + [("dropout",)] * (len(PLANS) - OWN)
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, Ran]]:
+    """All scripts, run in one process."""
+    return ran_together("draws", PLANS, tmp_path_factory.mktemp("drawing"), 400)
 
 
 @pytest.mark.slow
-def test_masks_are_those_of_one_device(tmp_path: Path) -> None:
+def test_what_draws_is_printed_where_it_must_be(ran: list[tuple[Job, Ran]]) -> None:
+    """Nothing is drawn while a printed model is compared; else masks are those of one device."""
+    assert [still(one.subject) for one, _ in ran] == [()] * OWN + [("dropout",)] * (len(PLANS) - OWN)
+
+
+@pytest.mark.slow
+def test_masks_are_those_of_one_device(ran: list[tuple[Job, Ran]]) -> None:
     """Step by step and micro-batch by micro-batch, also of copies that run by themselves, and of stages of a pipeline,
     in both passes; what is left for the next step to draw from is compared with the rest."""
-    for one, ran in ran_together("draws", PLANS, tmp_path, 400):
-        found = verdict(one, ran)
+    for one, left in ran:
+        found = verdict(one, left)
         assert found.exact, (one.subject.config, found.differences)
-        assert any("the buffer" in name for name in ran.off) == (not found.still)
+        assert any("the buffer" in name for name in left.off) == (not found.still)
 
 
 @pytest.mark.slow
 def test_attention_is_printed_with_its_dropout(tmp_path: Path) -> None:
     plan = replace(subject(f"{ZOO}/drawing.py:linen", dp=2, tp=2), prints=True)
-    (ran,) = recorded("attention_drops", {"linen": (one := job(plan, tmp_path))}, 300).values()
-    assert (found := verdict(one, ran)).exact, found.differences
+    (left,) = recorded("attention_drops", {"linen": (one := job(plan, tmp_path))}, 300).values()
+    assert (found := verdict(one, left)).exact, found.differences
     assert found.still == ("attention", "dropout")
 
 
 @pytest.mark.slow
-def test_what_masks_are_made_for_is_not_made_again(tmp_path: Path) -> None:
+def test_what_masks_are_made_for_is_not_made_again(ran: list[tuple[Job, Ran]]) -> None:
     """A product at a block's end, and its sum over devices, of which only dropout reads what it makes."""
-    reference, degrees = PLANS[3]
-    one = job(subject(reference, **degrees), tmp_path)
-    (ran,) = recorded("masks", {"linen": one}, 300).values()
-    assert "masks" in needed_of(one, ran, REWRITES)
+    assert "masks" in needed_of(*ran[3], REWRITES)
 
 
 @pytest.mark.slow
-def test_scripts_that_draw_are_clean(tmp_path: Path) -> None:
-    assert unclean_of(PLANS, tmp_path) == ""
+def test_scripts_that_draw_are_clean(ran: list[tuple[Job, Ran]]) -> None:
+    assert unclean(ran[0][0].script.parents[1], types=False) == ""
 
 
 def test_what_is_printed_draws_by_keys_of_its_own() -> None:
