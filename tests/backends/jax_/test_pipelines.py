@@ -154,6 +154,12 @@ def test_pipelines_that_are_not_written_are_refused(
         emit(subject(reference, **degrees), tmp_path)
 
 
+def test_a_table_that_is_cast_once_for_both_ends_is_refused(tmp_path: Path) -> None:
+    """In bf16 the plan hands the cast one on to the last stage, where a scan hands on what blocks do."""
+    with pytest.raises(EmissionSchedule, match=r"made of tokens\.embedding is planned to be handed on"):
+        emit(subject(f"{ZOO}/nnx_.py:scanned", on=JAX_CUDA, pp=2, microbatches=4, schedule="gpipe"), tmp_path)
+
+
 def test_blocks_of_a_unit_are_computed_again_each_by_its_own_plan(tmp_path: Path) -> None:
     """Dense blocks and mixtures in turn: the plan of one says nothing of the other."""
     plan = subject(f"{ZOO}/plain.py:in_turn", pp=2, microbatches=4, schedule="eager-1f1b", recompute="full")

@@ -174,10 +174,25 @@ class Stages:
         _, cuts = self.cut
         if self.scan is not None and not self.scan.place.isdecimal():
             raise refuse("their scan lies in another function")
+        if unheld := self._unheld():
+            raise refuse(f"what is made of {unheld} is planned to be handed on, and the last stage makes it itself")
         if self.scan is not None and [room.rpartition(".")[2] for room in self.rooms[:2]] != ["0", "1"]:
             raise refuse("their scan begins with the last")
         if cuts is not None and any(len(hop) != len(cuts.entering) for hop in carried):
             raise refuse("stages are planned to hand on other values than blocks do")
+
+    def _unheld(self) -> str:
+        """A parameter that equations behind the scan follow from, and the last stage is planned without; empty if there
+        is none."""
+        if self.scan is None:
+            return ""
+        step, scan = self._places.step, int(self.scan.place)
+        needed = {step.loss}
+        for at in range(len(step.equations) - 1, -1, -1):
+            one = step.equations[at]
+            needed |= set(one.reads) if at != scan and not needed.isdisjoint(one.makes) else set()
+        read = (path for value, path in step.params.items() if value in needed)
+        return next((path for path in read if self.ticks.stages - 1 not in self.ends.get(path, ())), "")
 
 
 def handed(program: Program, fold: Fold) -> list[list[Transfer]]:
