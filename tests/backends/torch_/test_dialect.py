@@ -6,6 +6,7 @@ import functools
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -57,6 +58,11 @@ class Axis:
         return self.parts
 
 
+def together(major: Axis, minor: Axis) -> Axis:
+    """Two axes as one."""
+    return Axis(major.here * minor.parts + minor.here, major.parts * minor.parts)
+
+
 @functools.cache
 def library() -> dict[str, Any]:
     """The functions that printed code calls."""
@@ -96,6 +102,7 @@ def compared(signature: Signature, ways: Iterable[tuple[Mesh, Strategy]]) -> int
     found = set()
     for case in cases(signature, ways, dialect_of):
         axes = {name: Axis(at, case.mesh.axis(name).size) for name, at in case.here.items()}
+        axes |= {joined(two): together(*(axes[one] for one in two)) for two in combinations(case.mesh.names, 2)}
         scope = {**library(), **axes, **{f"x{n}": x for n, x in enumerate(case.operands)}}
         result = eval(case.text, scope)  # noqa: S307 - it is what was printed
         results = result if isinstance(result, (tuple, list)) else (result,)
