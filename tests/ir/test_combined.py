@@ -3,11 +3,14 @@ hand, and say no more than what is looked at."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.ir.analysis.fused import cut_apart
 from meshwright.ir.analysis.loops import body_loops
 from meshwright.ir.decisions.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
@@ -250,8 +253,14 @@ def test_parameters_that_are_not_trained_are_cast_only_where_nothing_has_shards(
     ],
 )
 def test_norms_of_one_value_have_no_statistics(shape: tuple[int, int, int], training: bool, said: str) -> None:
+    """As torch has it, which does not run them, and whose targets lack them."""
     fold = one_body(normed(shape, training=training))
-    assert COMBINED["norms_of_one_value"](decided(plan("one"), fold=fold), fold) == said
+    decisions = decided(plan("one"), fold=fold)
+    assert COMBINED["norms_of_one_value"](decisions, fold) == said
+    refused = any("one value for every channel" in one.cause for one in TORCH_GLOO.refusals(decisions, fold))
+    assert refused == bool(said)
+    with pytest.raises(ValueError, match="more than 1 value per channel") if said else nullcontext():
+        torch.nn.functional.batch_norm(torch.ones(shape), torch.zeros(3), torch.ones(3), training=training)
 
 
 # Styles --------------------------------------------------------------------------------------------------------------

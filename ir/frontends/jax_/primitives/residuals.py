@@ -63,7 +63,7 @@ def residuals_of(params: Any) -> Residuals | None:
 
     try:
         traced = jax.make_jaxpr(forward)(shapes).jaxpr
-    except (NotImplementedError, ValueError):  # as of `while` inside
+    except (NotImplementedError, ValueError):  # no derivative, as of `while` inside: operands and results are counted
         return None
     return _sorted(traced, len(body.jaxpr.outvars))
 
