@@ -41,16 +41,19 @@ def _home(segment: Segment) -> str | None:
 
 def _by_body(several: list[Segment]) -> Iterator[Segment]:
     instances: dict[str, list[str]] = {}
+    numbers: dict[str, list[tuple[float, ...]]] = {}
     first: dict[str, Segment] = {}
     for segment in several:
         for at, path in enumerate(segment.paths):
             body = segment.period[at % len(segment.period)]
             instances.setdefault(body, []).append(path)
+            numbers.setdefault(body, []).extend(segment.numbers[at : at + 1])
             wires = segment.wires[at % len(segment.period)]
             entry = wires if at else segment.entry
-            first.setdefault(body, replace(segment, period=(body,), paths=(path,), entry=entry, wires=(wires,)))
+            alone = replace(segment, period=(body,), paths=(path,), entry=entry, wires=(wires,), numbers=())
+            first.setdefault(body, alone)
     for body, paths in instances.items():
-        yield replace(first[body], paths=tuple(paths))
+        yield replace(first[body], paths=tuple(paths), numbers=tuple(numbers[body]))
 
 
 def counted(numbers: tuple[int, ...]) -> str:

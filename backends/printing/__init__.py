@@ -4,7 +4,8 @@
 
     common        what dialects have in common: moves, and a rank's parts of constants and of a batch
     writers       operators that are written alike; expressions: parts of expressions, and refusals
-    naming        names of functions; sources: those that the model's own code has for values
+    dialect       what a dialect says, and an operator as it is given that
+    naming        names of functions, and those that the model's own code has for values
     rows          rows of experts, of which there are as many as tokens that chose them
     wires         where calls of bodies take their inputs from
 
@@ -14,8 +15,9 @@ looks like is a `Dialect`'s to say; which value is called what, what stands in o
 decided here, for all dialects.
 """
 
+from meshwright.backends.printing.dialect import Dialect, LocalOp
 from meshwright.backends.printing.functions import Function, functions_of
-from meshwright.backends.printing.items import Dialect, Item, LocalOp, items_of
+from meshwright.backends.printing.items import Item, items_of
 from meshwright.backends.printing.regions import Region, regions_of
 
 __all__ = ["Dialect", "Function", "Item", "LocalOp", "Region", "functions_of", "items_of", "regions_of"]

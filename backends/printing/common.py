@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from meshwright.backends.printing.dialect import LocalOp
 from meshwright.backends.printing.expressions import nested, refuse
-from meshwright.backends.printing.items import LocalOp
 from meshwright.backends.printing.rows import ARRIVE, ARRIVE_WHOLE, LEAVE, LEAVE_IN_PARTS, OWN, in_parts
 from meshwright.ir.graph.graph import Type
 from meshwright.ir.program.routes import Way

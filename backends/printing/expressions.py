@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshwright.backends.printing.items import LocalOp
+from meshwright.backends.printing.dialect import LocalOp
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.graph import Attr, Op
 from meshwright.ir.quoting import constant

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Protocol
 
+from meshwright.backends.printing.dialect import Dialect, LocalOp
+from meshwright.backends.printing.naming import free
 from meshwright.backends.printing.rows import (
     ENDS,
     PLACES,
@@ -26,82 +27,16 @@ from meshwright.backends.printing.rows import (
     travelled,
 )
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph.graph import Attr, Op, Param, Type
+from meshwright.ir.graph.graph import Op, Type
+from meshwright.ir.graph.numbers import differing
 from meshwright.ir.program.program import Kernels
 from meshwright.ir.program.routes import Routed, Way
 from meshwright.ir.sharding.adjoint import Split
 from meshwright.ir.sharding.layouts import Layout, Uneven
 from meshwright.ir.sharding.placement import Placement, State
-from meshwright.ir.sharding.reshard import Step
 
 NUMBER = re.compile(r"((?<![\w%.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))")
 """A number in an expression, and no part of a name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalOp:
-    """An operator as one rank runs it.
-
-    - `given` and `made` are the types of its shards, on this rank.
-    - `cuts` has, for every factor that axes split, these and their layouts, major to minor; `sizes` the global sizes of
-      all factors.
-    """
-
-    op: Op
-    given: tuple[Type, ...]
-    made: tuple[Type, ...]
-    whole: tuple[Type, ...]
-    """The types of its whole operands; rows of experts have one leading dimension here, too."""
-    cuts: Mapping[str, tuple[tuple[str, Layout], ...]]
-    sizes: Mapping[str, int]
-    parts: Mapping[str, int]
-    """Into how many parts each of these factors is split."""
-    coupled: tuple[str, ...] = ()
-    """The axes that split a coupled pair: rings."""
-    rows: tuple[bool, ...] = ()
-    """Of an operator on rows of experts (`rows`), which operands these are. It reads after its operands what tells
-    experts' rows apart."""
-
-    @property
-    def attrs(self) -> dict[str, Attr]:
-        return dict(self.op.attrs)
-
-
-class Dialect(Protocol):
-    """The way in which operators and moves are written. Texts name what they read by position, `%0` and so on."""
-
-    def operator(self, call: LocalOp) -> str:
-        """The expression of an operator; of a tuple, if it has several results."""
-
-    def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
-        """The expression of a change of placement, with a comment."""
-
-    def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
-        """The expression of several changes of placement that share a step of the value or of its gradient: of a tuple
-        of values."""
-
-    def trip(self, step: Step) -> str:
-        """What tells how rows of experts travel, by the step that takes them there, and where each expert's end there;
-        of where they end here. Steps of rows have the number of what they read of that for a dimension, and for a
-        target the one along which rows are in parts."""
-
-    def entry(self, state: State, type_: Type) -> str:
-        """A rank's part of an input that it is given whole, but for the batch."""
-
-    def parameter(self, param: Param, state: State, path: str) -> str:
-        """A rank's part of a parameter or buffer; `path` is relative to the module whose code it stands in."""
-
-    def by_rank(self, axis: str, numbers: Sequence[str]) -> str:
-        """The number of this rank along an axis."""
-
-    def update(self) -> str:
-        """A statement that writes a buffer, `%0`; empty where functions return what it is then."""
-
-    def detached(self, text: str) -> str:
-        """A value as an operator without gradients reads it."""
-
-    def let_go(self, names: Sequence[str]) -> str:
-        """A statement after which variables hold nothing; empty where values go without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +102,11 @@ class _Items:
     names: Mapping[str, str]
     rows: Mapping[str, str]
     kernels: Kernels
+    numbered: Mapping[str, Sequence[Op]] = field(default_factory=dict)
+    """Operators in which calls differ, as every set of open numbers has them."""
     found: list[Item] = field(default_factory=list)
+    numbers: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """The names of numbers in which calls differ, by what each set has."""
     known: set[str] = field(default_factory=set)
     trips: dict[tuple[str, Lead], Trips] = field(default_factory=dict)
     """The trips that rows have made which lie so, by what was dispatched."""
@@ -358,17 +297,26 @@ class _Items:
         )
 
     def operator(self, op: Op) -> str:
+        """The expression of an operator for all calls: numbers in which these differ have names."""
+        texts = [self.of_ranks(one) for one in self.numbered.get(op.name, (op,))]
+        each = _in_columns(op, texts, "calls of one body")
+        return "".join(one[0] if len(set(one)) == 1 else self.number(op, one) for one in each)
+
+    def of_ranks(self, op: Op) -> str:
         """The expression of an operator for all ranks: where they have unequal parts of the batch, each has its own
         numbers in it."""
         axis, ranks = self.unlike
         texts = [self.dialect.operator(self.local(op, rank)) for rank in ranks]
-        if len({NUMBER.sub("", text) for text in texts}) > 1:
-            raise EmissionPrinted(
-                place=f"%{op.name} ({op.kind}) {op.source}".strip(),
-                cause="ranks with unequal parts of the batch run it in different ways",
-            )
-        each = zip(*map(NUMBER.split, texts), strict=True)
+        each = _in_columns(op, texts, "ranks with unequal parts of the batch")
         return "".join(one[0] if len(set(one)) == 1 else self.dialect.by_rank(axis, one) for one in each)
+
+    def number(self, op: Op, each: tuple[str, ...]) -> str:
+        """The name of a number that calls have each its own of, after the attribute that it comes from."""
+        if each not in self.numbers:
+            given = zip(*(one.attrs for one in self.numbered[op.name]), strict=True)
+            (name, _), *more = [one[0] for one in given if any(other != one[0] for other in one)]
+            self.numbers[each] = free(f"{op.kind}_{'number' if more else name}", set(self.numbers.values()))
+        return self.numbers[each]
 
     def beside(self, op: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The local names that an operator makes, and those that it reads beside its operands."""
@@ -418,15 +366,40 @@ class _Items:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """The items of a body."""
+
+    items: tuple[Item, ...]
+    outputs: tuple[str, ...]
+    """The local names of its outputs."""
+    numbers: Mapping[str, tuple[str, ...]]
+    """The numbers that it is given by name, as every set of open numbers has them."""
+
+
 def items_of(
-    routed: Routed, dialect: Dialect, entries: frozenset[str], names: Mapping[str, str], kernels: Kernels
-) -> tuple[tuple[Item, ...], tuple[str, ...]]:
-    """The items of a body, and the local names of its outputs. `entries` are its inputs that come from the batch;
-    `names` are the variables of the model's own code, `kernels` those that run it."""
-    walk = _Items(routed, dialect, entries, names, rows_of(routed.graph), kernels)
+    routed: Routed,
+    dialect: Dialect,
+    entries: frozenset[str],
+    names: Mapping[str, str],
+    kernels: Kernels,
+    numbers: Sequence[Sequence[float]] = (),
+) -> Walked:
+    """The items of a body. `entries` are its inputs that come from the batch; `names` are the variables of the model's
+    own code, `kernels` those that run it, `numbers` the sets of open numbers that its calls have."""
+    numbered = differing(routed.graph, numbers)
+    walk = _Items(routed, dialect, entries, names, rows_of(routed.graph), kernels, numbered)
     walk.walk()
     outputs = walk.outputs()
-    return tuple(walk.found), outputs
+    return Walked(tuple(walk.found), outputs, {name: each for each, name in walk.numbers.items()})
+
+
+def _in_columns(op: Op, texts: Sequence[str], whose: str) -> Iterator[tuple[str, ...]]:
+    """Expressions of an operator that differ in numbers alone, taken apart at these: what each has, part by part."""
+    if len({NUMBER.sub("", text) for text in texts}) > 1:
+        place = f"%{op.name} ({op.kind}) {op.source}".strip()
+        raise EmissionPrinted(place=place, cause=f"{whose} run it in different ways")
+    return zip(*map(NUMBER.split, texts), strict=True)
 
 
 def _shares(one: Way, other: Way) -> bool:

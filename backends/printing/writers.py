@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+from meshwright.backends.printing.dialect import LocalOp
 from meshwright.backends.printing.expressions import Writer, dim_of, refuse, value
-from meshwright.backends.printing.items import LocalOp
 from meshwright.ir.sharding.layouts import Uneven
 
 INFIX = {

@@ -104,6 +104,7 @@ TORCH_GLOO = Capabilities(
     precisions=_PRECISIONS,
     sums_first=True,
     most_cuts=2,  # torch 2.13: FSDPParam takes meshes of FSDP+EP+TP or HSDP+TP at most
+    names_numbers=True,
     keeps_whole=False,
     # torch 2.13: PipelineStage calls fully_shard's post_backward after its last backward (`perform_reduce_grad`), and
     # scripts sum copies of stages when the schedule is done

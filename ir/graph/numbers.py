@@ -32,6 +32,19 @@ def with_numbers(graph: Graph, numbers: Sequence[float]) -> Graph:
     return _with(graph, iter(numbers)) if tuple(numbers) != numbers_of(graph) else graph
 
 
+def differing(graph: Graph, numbers: Sequence[Sequence[float]]) -> dict[str, tuple[Op, ...]]:
+    """The operators in whose numbers some sets differ from others, each as every set has it."""
+    found: dict[str, tuple[Op, ...]] = {}
+    at = 0
+    for op in graph.ops if len(set(map(tuple, numbers))) > 1 else ():
+        names = list(_open(op, graph))
+        own = [tuple(one[at : at + len(names)]) for one in numbers]
+        at += len(names)
+        if len(set(own)) > 1:
+            found[op.name] = tuple(_replaced(op, dict(zip(names, one, strict=True))) for one in own)
+    return found
+
+
 def without_numbers(graph: Graph) -> Graph:
     """The graph with its open numbers left out, as a key."""
     return _with(graph, map(_another, numbers_of(graph)))

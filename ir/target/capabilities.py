@@ -135,6 +135,10 @@ class Capabilities:
     """Whether the gradients of a pipeline's stages are reduced once all their backward passes are done, behind none of
     them (`Lowering.reduces_last`)."""
 
+    names_numbers: bool = False
+    """Whether code of a body is given the numbers in which its calls differ (`ir.graph.numbers`). If not, every set of
+    them needs a body of its own (`ir.decisions.apart`)."""
+
     most_cuts: int | None = None
     """By how many axes operators may cut a parameter that is stored in shards besides."""
 

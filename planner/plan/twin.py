@@ -96,7 +96,7 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         calls = replace(calls, file=Path(files[0][0]), beside=files)
     decisions = projected(planned.decisions, planned.fold, twin, sizes, local.target, style=workload.stack.style)
     setting.target.check(decisions, twin, workload)
-    fold, spelled = apart(twin, decisions)
+    fold, spelled = (twin, decisions) if local.names_numbers else apart(twin, decisions)
     program = setting.lowered(fold, spelled, workload.global_batch)
     subject = Subject(
         fold=fold,

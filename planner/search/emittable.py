@@ -37,7 +37,8 @@ def subject_of(
     setting: Setting, calls: Calls, config: Config, decisions: Decisions, program: Program | None = None
 ) -> Subject:
     """A plan as the emitter takes it; `calls` are those of the setting's model."""
-    fold, spelled = apart(setting.fold(config), decisions)
+    fold = setting.fold(config)
+    fold, spelled = (fold, decisions) if setting.target.names_numbers else apart(fold, decisions)
     if program is None or spelled is not decisions:
         program = setting.lowered(fold, spelled, setting.workload.global_batch)
     return Subject(

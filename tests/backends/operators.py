@@ -62,8 +62,8 @@ def cases(
 
 def printed_of(way: Routed, dialect: Dialect) -> str:
     """The expression of a body of one operator; empty for a ring, which sends, and runs elsewhere."""
-    items, _ = items_of(way, dialect, frozenset(), {}, Kernels())
-    (item,) = (one for one in items if not one.moves)
+    walked = items_of(way, dialect, frozenset(), {}, Kernels())
+    (item,) = (one for one in walked.items if not one.moves)
     for slot in range(len(item.reads)):
         assert item.reads[slot] == f"x{slot}"
     return "" if item.text.lower().startswith("ring") else item.text.replace("%", "x")

@@ -15,7 +15,6 @@ from typing import Any
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Job
-from meshwright.ir.decisions.apart import apart
 from meshwright.ir.decisions.decisions import Decisions
 from meshwright.ir.frontends.door import calls_of, capture, load_model
 from meshwright.ir.graph.calls import Calls
@@ -58,7 +57,7 @@ def subject(
 ) -> Subject:
     """The plan that degrees mean; with `prints`, printed also where the model's own code could run."""
     fold, calls = model(BATCH // degrees.get("microbatches", 1), reference, dtype=workload.precision)
-    fold, decisions = apart(fold, template(fold, Degrees(**degrees), target, *([pins] if pins else [])))
+    decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
     return Subject(
         fold=fold,
         decisions=decisions,

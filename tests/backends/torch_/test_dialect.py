@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple, cast
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
 from meshwright.backends.printing import LocalOp, items_of
+from meshwright.backends.printing.items import Walked
 from meshwright.backends.torch_.emit.printed.language.dialect import Torch
 from meshwright.backends.torch_.emit.printed.language.moves import TEXT
 from meshwright.backends.torch_.emit.printed.language.operators import WRITERS
@@ -24,14 +26,15 @@ from meshwright.backends.torch_.verify.interpreted.eager import EAGER
 from meshwright.backends.torch_.verify.interpreted.rules import single, strategies
 from meshwright.ir.decisions.decisions import BodyPlan
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph.graph import Type
+from meshwright.ir.graph.graph import Graph, Type
+from meshwright.ir.graph.numbers import numbers_of, with_numbers
 from meshwright.ir.program.program import Kernels
 from meshwright.ir.program.routes import routed
 from meshwright.ir.rules import Signature, infer, kinds
 from meshwright.ir.sharding.adjoint import Split, Strategy, apply, choices
 from meshwright.ir.sharding.layouts import CONTIGUOUS, Sections, Uneven
 from meshwright.ir.sharding.mesh import Mesh
-from meshwright.ir.sharding.placement import Placement, Shard
+from meshwright.ir.sharding.placement import Placement, Shard, State
 from meshwright.ir.sharding.reshard import MOVES, Step
 from tests.backends.operators import cases
 from tests.samples import SAMPLES
@@ -125,6 +128,34 @@ def test_an_operator_on_unequal_parts_is_printed_for_all_ranks_or_refused(kind: 
         warnings.filterwarnings("ignore", "reduction:")
         found = sum(compared(signature, unevenly(signature)) for signature in SAMPLES[kind])
     assert found or kind not in ("view", "expand", "attention", "conv2d", "mean")
+
+
+def numbered() -> Iterator[tuple[Signature, Graph, Sequence[tuple[float, ...]]]]:
+    """Samples of operators with open numbers, and three sets of these: no rule sees what they are."""
+    for signature in (one for kind in kinds() if kind not in UNPRINTED for one in SAMPLES[kind]):
+        graph = single(signature)
+        if own := numbers_of(graph):
+            yield signature, graph, [tuple(n + at if type(n) is int else n / (at + 1) for n in own) for at in range(3)]
+
+
+def test_numbers_in_which_calls_differ_are_given_by_name() -> None:
+    """What is printed once for several calls is, with each one's numbers, what is printed for it alone."""
+    mesh, found = Mesh.parse("a=1"), set()
+    for signature, graph, several in numbered():
+        entry = tuple((f"x{n}", State.replicated(len(one.shape))) for n, one in enumerate(signature.operands))
+        plan = BodyPlan("op", "op", tuple((op.name, Strategy(())) for op in graph.ops), entry)
+
+        def items(graph: Graph, numbers: Sequence[Sequence[float]] = (), plan: BodyPlan = plan) -> Walked:
+            return items_of(routed(graph, plan, mesh, MOVES), dialect_of(mesh), frozenset(), {}, Kernels(), numbers)
+
+        together = items(graph, several)
+        for number, own in enumerate(several):
+            given = {name: each[number] for name, each in together.numbers.items()}
+            texts = [re.sub(r"\w+", lambda name: given.get(name[0], name[0]), one.text) for one in together.items]  # noqa: B023
+            assert texts == [one.text for one in items(with_numbers(graph, own)).items]
+            assert given
+        found.add(signature.kind)
+    assert {"select", "mul", "rms_norm"} <= found
 
 
 class Spelled(Torch):

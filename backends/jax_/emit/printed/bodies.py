@@ -14,8 +14,7 @@ from meshwright.backends.jax_.emit.printed.dialect import CHANGED, KEY, PARAMS, 
 from meshwright.backends.jax_.emit.printed.moves import NAMES
 from meshwright.backends.jax_.emit.shardings import Shardings
 from meshwright.backends.printing import Function, functions_of, items_of, regions_of
-from meshwright.backends.printing.naming import free, snake
-from meshwright.backends.printing.sources import names_of
+from meshwright.backends.printing.naming import free, names_of, snake
 from meshwright.backends.subject import Piece, Subject
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph.fold import FromInput
@@ -113,11 +112,11 @@ def printed_of(subject: Subject) -> Printed:
         entries = frozenset(_entries(piece))
         called = {op.results[0]: made[str(op.attr("law"))][1][-1][0] for op in way.graph.ops if op.kind == "constant"}
         names = called | names_of(way.graph, subject.calls.file)
-        items, outputs = items_of(way, dialect, entries, names, subject.program.kernels)
+        walked = items_of(way, dialect, entries, names, subject.program.kernels)
         inputs = tuple(item.value for item in way.graph.inputs)
-        writes = [one for one in items if one.writes]
-        items = tuple(one for one in items if not one.writes)
-        outputs = (*outputs, *(one.reads[-1] for one in writes))
+        writes = [one for one in walked.items if one.writes]
+        items = tuple(one for one in walked.items if not one.writes)
+        outputs = (*walked.outputs, *(one.reads[-1] for one in writes))
 
         def read(value: str, path: str, way: Any = way, dialect: Jax = dialect, piece: Piece = piece) -> str:
             param = way.graph.param[value]

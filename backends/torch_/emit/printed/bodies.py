@@ -8,11 +8,11 @@ from functools import cached_property, partial
 from itertools import chain, combinations
 
 from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
-from meshwright.backends.printing.naming import free, function_names, snake
+from meshwright.backends.printing.naming import free, function_names, names_of, snake
 from meshwright.backends.printing.regions import NoRegion
-from meshwright.backends.printing.sources import names_of
 from meshwright.backends.subject import Piece, Subject
 from meshwright.backends.torch_.capabilities import TARGETS
+from meshwright.backends.torch_.emit.printed.constants import Made, constants_of, laws_in
 from meshwright.backends.torch_.emit.printed.language.dialect import OTHER_ORDER, TERMS, Torch
 from meshwright.backends.torch_.emit.printed.language.ring import PLAIN_MASKS, kernel_of
 from meshwright.backends.torch_.emit.printed.naming import (
@@ -28,11 +28,11 @@ from meshwright.backends.torch_.emit.read.precision import precision_of
 from meshwright.backends.torch_.emit.read.sections import Fused, Sizes, by_name, sizes_of
 from meshwright.ir.analysis.weights import Weight, counted_in, weights_in
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph.constants import Held
 from meshwright.ir.graph.fold import FromInput, FromSegment
-from meshwright.ir.graph.graph import Graph, Param
+from meshwright.ir.graph.graph import Param
+from meshwright.ir.graph.numbers import numbers_of
 from meshwright.ir.program.routes import Routed, routed
-from meshwright.ir.quoting import identifier, literal
+from meshwright.ir.quoting import identifier
 from meshwright.ir.same import Same
 from meshwright.ir.sharding.adjoint import Split
 from meshwright.ir.sharding.layouts import CONTIGUOUS, ZIGZAG
@@ -50,30 +50,25 @@ class PrintedBody:
     function: Function
     inputs_of: Callable[[tuple[int, ...]], Sequence[str]]
     """The inputs that it reads."""
+    numbers: Mapping[str, Mapping[tuple[float, ...], str]] = field(default_factory=dict)
+    """What it is given by name, where calls differ in open numbers: as code, for those of a call."""
 
     @property
     def name(self) -> str:
         return self.names[""]
 
+    def given(self, one: Function, printed: Printed) -> list[str]:
+        """The keyword arguments of one of its functions."""
+        return axes_in(one.lines, (*printed.named_axes, *self.numbers))
+
+    def number(self, name: str, numbers: tuple[float, ...] | None) -> str:
+        """What a call with these open numbers, or with those of the body, is given by a name."""
+        return self.numbers[name][numbers_of(self.piece.graph) if numbers is None else numbers]
+
     def functions(self) -> Iterator[tuple[str, Function]]:
         """Every function of the body, with its name."""
         for one in self.function.all():
             yield self.names[one.path], one
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A constant: the lines of its function, and the expression that it returns."""
-
-    called: str
-    lines: tuple[str, ...]
-    returns: str
-    given: str = ""
-    """What it reads: "block", of the block that it is a constant of, "model", or nothing."""
-
-    def holder(self, piece: Piece) -> str:
-        """The module that code of a piece passes to its function."""
-        return {"": "", "model": "model" if piece.repeated else "self"}.get(self.given, "self")
 
 
 @dataclass(frozen=True)
@@ -230,7 +225,7 @@ def printed_of(
     several = (axes for names in meshes for n in range(1, len(names) + 1) for axes in combinations(names, n))
     taken = {*RESERVED, *beside, *map(joined, several)}
     precision = precision_of(subject)
-    made = _constants(subject, taken)
+    made = constants_of(subject, taken)
     lowering, kernel = TARGETS[subject.decisions.target].lowering(), Rings.of(subject).kernel
     bodies: dict[str, PrintedBody] = {}
     for piece in subject.pieces:
@@ -253,9 +248,9 @@ def printed_of(
         name = free(f"{identifier(snake(piece.plan.body))}_forward", taken)
         entries = frozenset(_entries(piece))
         called = {op.results[0]: made[str(op.attr("law"))][1].called for op in way.graph.ops if op.kind == "constant"}
-        items, outputs = items_of(
-            way, dialect, entries, called | names_of(way.graph, subject.calls.file), subject.program.kernels
-        )
+        numbers = _numbers(subject, piece)
+        names = called | names_of(way.graph, subject.calls.file)
+        walked = items_of(way, dialect, entries, names, subject.program.kernels, numbers)
 
         def read(value: str, path: str, way: Routed = way, dialect: Torch = dialect, piece: Piece = piece) -> str:
             param = way.graph.param[value]
@@ -268,21 +263,23 @@ def printed_of(
         inputs = tuple(item.value for item in way.graph.inputs)
         arguments = _argument_names(subject, piece, bodies)
         try:
-            region = regions_of(items, inputs, outputs, inside.get(piece.plan.body, ()), read)
+            region = regions_of(walked.items, inputs, walked.outputs, inside.get(piece.plan.body, ()), read)
         except NoRegion as reason:
             raise EmissionPrinted(place=f"plan {piece.plan.name}", cause=str(reason)) from None
-        function = functions_of(region, call_of, dialect.let_go, taken, arguments, beside=_kept_beside(subject, piece))
+        reserved, beside_it = taken.union(walked.numbers), _kept_beside(subject, piece)
+        function = functions_of(region, call_of, dialect.let_go, reserved, arguments, beside=beside_it)
         if any((one.path or piece.repeated) and axes_in(one.lines, (TERMS,)) for one in function.all()):
             raise EmissionPrinted(place="the loss", cause="a module takes a term that weighs in its own way")
         bodies[piece.plan.body] = PrintedBody(
             piece=piece,
             routed=way,
-            names=function_names(name, function, taken),
+            names=function_names(name, (one.path for one in function.all()), taken),
             function=function,
-            inputs_of=partial(_needed_of, items, inputs, outputs),
+            inputs_of=partial(_needed_of, walked.items, inputs, walked.outputs),
+            numbers={one: dict(zip(numbers, each, strict=True)) for one, each in walked.numbers.items()},
         )
     inputs = tuple(item.value for item, _ in subject.fold.inputs)
-    laws = dict.fromkeys(law for piece in subject.pieces for law in _laws(piece.graph))
+    laws = dict.fromkeys(law for piece in subject.pieces for law in laws_in(piece.graph))
     printed = Printed(subject, axes, bodies, inputs, copies, dict(made[law] for law in laws))
     for body in bodies.values():
         _check(body, printed.cutting)
@@ -334,34 +331,6 @@ def _products(piece: Piece) -> frozenset[str]:
     """The products of weights in a block that is repeated."""
     weights = {param.value for param in piece.graph.params} if piece.repeated else set()
     return frozenset(op.name for op in piece.graph.ops if op.kind == "linear" and op.operands[1] in weights)
-
-
-def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]:
-    """The function of every constant that the model's bodies have, by its law."""
-    graphs = (subject.fold.body[segment.period[0]].graph for segment in subject.segments)
-    laws = (law for graph in graphs for law in _laws(graph))
-    found: dict[str, tuple[str, Made]] = {}
-    for law in dict.fromkeys(laws):
-        one = subject.calls.constants.get(law)
-        if one is None or one.problem or not one.lines:
-            raise EmissionPrinted(
-                place=f"the constant {law}", cause=one.problem if one is not None and one.problem else "it is not known"
-            )
-        holders = {"block" if held.relative else "model" for held in one.held}
-        if one.data or len(holders) > 1:
-            cause = "it is made of values that no code makes" if one.data else "it is made of several modules' tensors"
-            raise EmissionPrinted(place=f"the constant {law}", cause=cause)
-        holder = next(iter(holders), "")
-        code = one.code(device=literal(device_of(subject)), held=partial(Held.read, holder=holder), taken=RESERVED)
-        *lines, (last, text) = code
-        name = free(f"make_{last}", taken)
-        found[law] = name, Made(last, tuple(f"{n} = {t}" for n, t in lines), text, holder)
-    return found
-
-
-def _laws(graph: Graph) -> Iterator[str]:
-    """The laws of the constants in a body."""
-    yield from (str(op.attr("law")) for op in graph.ops if op.kind == "constant")
 
 
 def _named_together(body: PrintedBody, subject: Subject) -> Iterator[tuple[str, ...]]:
@@ -417,6 +386,15 @@ def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
                 raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {' and '.join(map(str, shards))}")
         if len(list(_sections(body, param, cutting))) > 1:
             raise EmissionPrinted(place=f"{param.path}", cause="several axes cut it in sections")
+
+
+def _numbers(subject: Subject, piece: Piece) -> tuple[tuple[float, ...], ...]:
+    """The sets of open numbers that calls of a body have; none where all have those of the body."""
+    segments = [one.segment for one in subject.pieces if one.plan.body == piece.plan.body]
+    found = dict.fromkeys(numbers for segment in segments for numbers in segment.numbers)
+    if found and not all(segment.numbers for segment in segments):
+        found[numbers_of(piece.graph)] = None
+    return tuple(found)
 
 
 def _entries(piece: Piece) -> Iterator[str]:

@@ -15,7 +15,6 @@ from meshwright.backends.printing.naming import free
 from meshwright.backends.printing.wires import At, Wires, wires_of
 from meshwright.backends.subject import Instances, Stack
 from meshwright.backends.torch_.emit.printed.bodies import Printed
-from meshwright.backends.torch_.emit.printed.naming import axes_in
 from meshwright.backends.torch_.emit.read.pipeline import FIRST, FOLLOWING
 from meshwright.ir.graph.fold import Call
 from meshwright.ir.quoting import literal
@@ -83,8 +82,9 @@ class Pass:
         if call.path:
             text = f"{BLOCK}({', '.join(given)})"
         else:
-            axes = [f"{axis}={axis}" for axis in axes_in(body.function.lines, self.printed.named_axes)]
-            text = f"{body.name}({', '.join(['self', *given, *axes])})"
+            own = {name: body.number(name, call.numbers) for name in body.numbers}
+            named = [f"{name}={own.get(name, name)}" for name in body.given(body.function, self.printed)]
+            text = f"{body.name}({', '.join(['self', *given, *named])})"
         return f"{', '.join(made)} = {text}" if made else text
 
     def made(self, number: int) -> list[str]:

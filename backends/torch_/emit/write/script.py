@@ -14,7 +14,7 @@ from meshwright.backends.torch_.emit.write.frame.entry import load, main, make_o
 from meshwright.backends.torch_.emit.write.frame.imports import imports, names_in
 from meshwright.backends.torch_.emit.write.frame.initial import draw
 from meshwright.backends.torch_.emit.write.frame.model import along, build, in_float8, parallelize, read_cast
-from meshwright.backends.torch_.emit.write.frame.printed import cuts, functions, otherwise
+from meshwright.backends.torch_.emit.write.frame.printed import functions, otherwise, printed_constants
 from meshwright.backends.torch_.emit.write.frame.speed import flops, speed
 from meshwright.backends.torch_.emit.write.memory.host import on_host
 from meshwright.backends.torch_.emit.write.memory.recompute import recomputing
@@ -241,7 +241,7 @@ def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
     if parts.reorders:
         yield from table(parts)
     if parts.printed is not None and not parts.by_stage:
-        yield from cuts(parts, parts.printed)
+        yield from printed_constants(parts, parts.printed)
     if parts.summed_otherwise:
         yield from otherwise(parts)
     yield from constant(parts)

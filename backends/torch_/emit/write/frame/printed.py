@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from meshwright.backends.lines import fitted, head, indented, quoted
 from meshwright.backends.printing import Function
-from meshwright.backends.torch_.emit.printed.bodies import Made, Printed, PrintedBody, Rings
+from meshwright.backends.printing.naming import snake
+from meshwright.backends.subject import Piece
+from meshwright.backends.torch_.emit.printed.bodies import Printed, PrintedBody, Rings
+from meshwright.backends.torch_.emit.printed.constants import Made
 from meshwright.backends.torch_.emit.printed.language.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.language.moves import used_by
 from meshwright.backends.torch_.emit.printed.language.ring import ring
@@ -15,7 +18,7 @@ from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.read.axes import joined
 from meshwright.backends.torch_.emit.write.frame.imports import names_in
 from meshwright.backends.torch_.emit.write.parts import Parts
-from meshwright.ir.quoting import literal, pattern, said
+from meshwright.ir.quoting import identifier, literal, pattern, said
 
 
 def table_of(parts: Parts) -> str:
@@ -23,8 +26,8 @@ def table_of(parts: Parts) -> str:
     return f"CUT{'_' * bool(parts.kind)}{parts.kind.upper()}"
 
 
-def cuts(parts: Parts, printed: Printed) -> Iterator[str]:
-    """The constants `CUT` and `ALIKE`."""
+def printed_constants(parts: Parts, printed: Printed) -> Iterator[str]:
+    """The constants `CUT` and `ALIKE`, and numbers in which blocks differ."""
     if printed.cutting:
         yield f"{table_of(parts)} = {{  # parameters by name: the dimensions, by axis, of which each rank has its part"
         for name, dims in printed.cuts.items():
@@ -36,6 +39,7 @@ def cuts(parts: Parts, printed: Printed) -> Iterator[str]:
         for name, axes in printed.alike.items():
             yield f"    {pattern(name)}: ({quoted(axes)}{',' * (len(axes) == 1)}),"
         yield "}"
+    yield from tables(parts, printed)
 
 
 def otherwise(parts: Parts) -> Iterator[str]:
@@ -73,10 +77,41 @@ def ring_of(printed: Printed) -> str:
     return ring(rings.kernel, masked=rings.masked, narrow=narrow, zigzag=rings.zigzag)
 
 
+def tables(parts: Parts, printed: Printed) -> Iterator[str]:
+    """The numbers in which blocks differ, by the number of the block."""
+    for piece, body in printed.pieces:
+        for name in body.numbers if piece.repeated else ():
+            given = numbers_by_block(piece, body, name)
+            if not in_words(given):
+                items = ", ".join(f"{block}: {number}" for block, number in given.items())
+                yield from fitted(f"{numbers_table(parts, piece, name)} = {{{items}}}")
+
+
+def numbers_table(parts: Parts, piece: Piece, name: str) -> str:
+    """The name of the table of a number in which blocks of a piece differ."""
+    at = [one.plan.body for one in parts.subject.pieces[: parts.subject.pieces.index(piece)]].count(piece.plan.body)
+    which = f"_{at + 1}" if at else ""
+    return f"{identifier(snake(piece.plan.body))}_{name}{which}{'_' * bool(parts.kind)}{parts.kind}".upper()
+
+
+def numbers_by_block(piece: Piece, body: PrintedBody, name: str) -> dict[int, str]:
+    """What every block of a piece is given by a name, by the block's number."""
+    each = piece.segment.numbers or (None,) * len(piece.segment.paths)
+    numbers = piece.instances().numbers
+    return {block: body.number(name, own) for block, own in zip(numbers, each, strict=True)}
+
+
+def in_words(given: dict[int, str]) -> str:
+    """What blocks are given, where one expression says it: the same for all, or the number of the block."""
+    if len(set(given.values())) == 1:
+        return next(iter(given.values()))
+    return "index" if all(number == str(block) for block, number in given.items()) else ""
+
+
 def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> list[str]:
-    axes = axes_in(one.lines, printed.named_axes)
+    given = body.given(one, printed)
     arguments = ["self: Any", *(f"{argument}: Tensor" for argument in one.arguments)]
-    named = ["*", *map(typed, axes)] if axes else []
+    named = ["*", *(typed(name, body) for name in given)] if given else []
     result = {0: "None", 1: "Tensor"}.get(len(one.returns), f"tuple[{', '.join(['Tensor'] * len(one.returns))}]")
     what = f"{body.piece.plan.body}{f', module {one.path},' if one.path else ''}"
     lines = [*head(name, [*arguments, *named], result), f'    """{said(what)} on this rank\'s shards."""']
@@ -91,9 +126,15 @@ def constant(name: str, made: Made) -> Iterator[str]:
         yield from fitted(f"    {line}")
 
 
-def typed(name: str) -> str:
+def typed(name: str, body: PrintedBody | None = None) -> str:
     """A keyword argument with its type."""
+    if body is not None and name in body.numbers:
+        return f"{name}: {'int' if all(map(is_whole, body.numbers[name].values())) else 'float'}"
     return f"{name}: {'Any' if name == 'model' else 'Tensor' if name == TERMS else 'DeviceMesh'}"
+
+
+def is_whole(number: str) -> bool:
+    return number.removeprefix("-").isdecimal()
 
 
 def returned(lines: list[str], returns: list[str]) -> list[str]:
@@ -139,19 +180,32 @@ def set_forwards(parts: Parts) -> Iterator[str]:
                 continue
             holder = "block" if piece.repeated else "model"
             at = f"{holder}.get_submodule({literal(one.path)})" if one.path else holder
-            given = "".join(f", {axis}={axis}" for axis in axes_in(one.lines, printed.named_axes))
+            given = "".join(f", {axis}={said}" for axis, said in given_to(parts, piece, body, one))
             if one.path:
                 lines.append(f"module = {at}")
                 at = "module"
             lines.append(f"{at}.forward = partial({name}, {at}{given})")
         if piece.repeated:
-            yield from indented((*parts.loop(piece), *(f"    {line}" for line in lines)))
+            yield from indented(parts.loop(piece))
+            yield from (text for line in lines for text in fitted(f"        {line}"))
         elif lines:
             yield from parts.only(piece, indented(tuple(lines)))
     if parts.pipeline is not None:
         return
     given = "".join(f", {axis}={axis}" for axis in axes_of_model(printed) if axis != TERMS)
     yield f"    model.forward = partial({FORWARD}, model{given})"
+
+
+def given_to(parts: Parts, piece: Piece, body: PrintedBody, one: Function) -> Iterator[tuple[str, str]]:
+    """The keyword arguments of a function of a piece, and what `parallelize` gives for each."""
+    assert parts.printed is not None
+    for name in body.given(one, parts.printed):
+        if name not in body.numbers:
+            yield name, name
+        elif piece.repeated:
+            yield name, in_words(numbers_by_block(piece, body, name)) or f"{numbers_table(parts, piece, name)}[index]"
+        else:
+            yield name, body.number(name, *(piece.segment.numbers or (None,)))
 
 
 def axes_of_model(printed: Printed) -> list[str]:

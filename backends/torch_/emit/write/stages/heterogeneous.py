@@ -19,7 +19,7 @@ from meshwright.backends.torch_.emit.write.frame.checkpoints import plain
 from meshwright.backends.torch_.emit.write.frame.entry import joining
 from meshwright.backends.torch_.emit.write.frame.initial import drawn
 from meshwright.backends.torch_.emit.write.frame.model import parallelize
-from meshwright.backends.torch_.emit.write.frame.printed import cuts
+from meshwright.backends.torch_.emit.write.frame.printed import printed_constants
 from meshwright.backends.torch_.emit.write.stages.pipeline import (
     blocks_of_stages,
     entries_of_step,
@@ -65,7 +65,7 @@ def heterogeneous_constants(heterogeneous: Heterogeneous) -> Iterator[str]:
     yield "Box = tuple[range, ...]  # what a rank has of every dimension of a value"
     yield "Cuts = dict[int, tuple[str, ...]]  # the mesh axes that cut its dimensions, major to minor"
     for kind in heterogeneous.kinds:
-        yield from cuts(kind, kind.printed) if kind.printed is not None else ()
+        yield from printed_constants(kind, kind.printed) if kind.printed is not None else ()
     if heterogeneous.tied:
         held = [f"({stage}, {literal(name)}, {_cuts(lies)})" for stage, name, lies in heterogeneous.tied]
         yield "TIED: tuple[tuple[int, str, Cuts], ...] = (  # one parameter: stages, its names there, and what cuts it"
