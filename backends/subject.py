@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count, pairwise
+from itertools import count
 
 from meshwright.backends.turns import counted, stacked
 from meshwright.ir.analysis.account import account_fold
@@ -15,6 +15,7 @@ from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.graph.calls import Calls
 from meshwright.ir.graph.fold import Fold, Segment
 from meshwright.ir.graph.graph import Graph, Param, name_in, owners_in
+from meshwright.ir.graph.paths import NUMBERED, counted_by, counting, number_in
 from meshwright.ir.program.program import BodyProgram, Program
 from meshwright.ir.quoting import around, identifier
 from meshwright.ir.sharding.mesh import Mesh
@@ -148,10 +149,6 @@ class Subject:
         return (usual[0], ahead[0] if ahead else None) if usual else (ahead[0], None)
 
 
-NUMBERED = re.compile(r"((?:.*\D)?)(0|[1-9][0-9]*)", re.ASCII | re.DOTALL)
-"""A name that ends in a number as Python writes it: layers.3, layer3; 007 is none."""
-
-
 def told_apart(names: Sequence[str]) -> tuple[str, ...]:
     """Names made unique: those that occur several times get their place, or the next number that makes no other
     name."""
@@ -250,9 +247,9 @@ class Instances:
 
     @staticmethod
     def of(paths: tuple[str, ...]) -> Instances:
-        for before, _, after in _cuts(paths[0]):
-            numbers = tuple(_number(path, before, after) for path in paths)
-            if numbers[0] >= 0 and all(one < other for one, other in pairwise(numbers)):
+        for before, after in counted_by(paths[0]):
+            numbers = counting(paths, before, after)
+            if len(numbers) == len(paths):
                 return Instances(before, numbers, after)
         raise EmissionSchedule(
             place=f"blocks {paths[0]} to {paths[-1]}",
@@ -270,7 +267,7 @@ class Instances:
 
     def number(self, path: str) -> int:
         """The number in one path."""
-        return _number(path, self.before, self.after)
+        return number_in(path, self.before, self.after)
 
     def loop(self, name: str = "block", of: str = "") -> tuple[str, ...]:
         """The head of the loop over the instances, or over named ones."""
@@ -278,18 +275,3 @@ class Instances:
             f"for index in {of or counted(self.numbers)}:",
             f"    {name} = model.get_submodule({around(self.before, 'index', self.after)})",
         )
-
-
-def _number(path: str, before: str, after: str) -> int:
-    """The number between two texts; -1 where there is none."""
-    found = NUMBERED.fullmatch(path.removesuffix(after))
-    return int(found[2]) if found and path == f"{before}{found[2]}{after}" else -1
-
-
-def _cuts(path: str) -> Iterator[tuple[str, int, str]]:
-    """Every way to see a path as a number between texts; the number in the innermost list first."""
-    parts = path.split(".")
-    for index, part in reversed(tuple(enumerate(parts))):
-        if found := NUMBERED.fullmatch(part):
-            before = "".join(f"{p}." for p in parts[:index]) + found[1]
-            yield before, int(found[2]), "".join(f".{p}" for p in parts[index + 1 :])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from meshwright.ir.frontends.folding.stacks import LONG_WALK, Stack
 from meshwright.ir.graph.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source
 from meshwright.ir.graph.graph import Graph
+from meshwright.ir.graph.paths import counted_by, counting
 
 
 class NotFoldable(Exception):
@@ -165,15 +165,7 @@ def _name(use: Use) -> str:
 def _siblings(paths: Sequence[str]) -> int:
     """How many of the first blocks are counted by one number of their paths: where another list follows, blocks that
     are alike are a segment of their own."""
-    most = 1
-    for found in re.finditer(r"(0|[1-9][0-9]*)(?=\.|$)", paths[0]):
-        before, after, last = paths[0][: found.start()], paths[0][found.end() :], int(found[1])
-        for number, path in enumerate(paths[1:], 1):
-            one = re.fullmatch(f"{re.escape(before)}(0|[1-9][0-9]*){re.escape(after)}", path)
-            if one is None or int(one[1]) <= last:
-                break
-            most, last = max(most, number + 1), int(one[1])
-    return most
+    return max((len(counting(paths, before, after)) for before, after in counted_by(paths[0])), default=1)
 
 
 def _spans(calls: Sequence[Use], kept: Set[str]) -> list[tuple[int, int, int]]:
