@@ -8,7 +8,7 @@ attention, sums of two branches: between groups values may change their state, i
 
 *Tables* (rotary angles, masks) have neither gradient nor samples: they are made whole on every rank and cut where they
 are read, which moves nothing, so they are no variables. What is made of parameters alone belongs to the one who reads
-it.
+it; what several read (a decay in every step of a recurrence) is a group of its own, or their choices would multiply.
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ class _Grouping:
     def tied(self, cut: set[str]) -> dict[str, str]:
         """Followers joined to the makers of their operands, except across the values in `cut`."""
         leader: dict[str, str] = {}
+        taken: set[str] = set()
+        """Groups that read what is made of parameters: nobody else takes that from them."""
         producer = self.graph.producer
         for op in self.ops:
             sources: set[str] = set()
@@ -143,9 +145,9 @@ class _Grouping:
                 own = op.name if source.startswith("%") else source
             leader[op.name] = own
             if not self.of_weights.intersection(op.results):
-                for name, at in leader.items():
-                    if at in loose and at not in cut:
-                        leader[name] = own
+                joins = {at for at in loose if at not in cut and at not in taken}
+                leader |= {name: own for name, at in leader.items() if at in joins}
+                taken.add(own)
         return leader
 
     def follows(self, rule: Rule, op: Op) -> bool:

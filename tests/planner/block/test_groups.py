@@ -89,6 +89,14 @@ def shared() -> Graph:
     return g.graph()
 
 
+def decayed() -> Graph:
+    """What is made of one weight, added to what comes in and to what another product makes."""
+    g = Builder()
+    x, decay = entering(g), g.op("neg", g.op("exp", g.param("decay", (16,))))
+    g.output(g.op("add", g.op("add", x, decay, name="early"), linear(g, g.op("sub", x, decay, name="late"), "up")))
+    return g.graph()
+
+
 def normed() -> Graph:
     """A product, and what it makes over its size."""
     g = Builder()
@@ -107,6 +115,13 @@ CASES: list[tuple[Callable[[], Graph], list[str]]] = [
     (rotated, ["up mul | x > mul | p.up.weight"]),
     (normed, ["up | x > up | p.up.weight", "mul size rsqrt | up > rsqrt |", "mul_1 | up rsqrt > mul_1 |"]),
     (scaled, ["twice up | x > up | p.up.weight"]),
+    (
+        decayed,
+        [
+            *("exp |  > exp | p.decay", "neg | exp > neg |", "early | x neg > early |", "late | x neg > late |"),
+            *("up | late > up | p.up.weight", "add | early up > add |"),
+        ],
+    ),
     (shared, ["one | x p.weight > one |", "two | one p.weight > two |"]),
 ]
 
