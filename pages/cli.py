@@ -8,8 +8,8 @@ from meshwright.planner.cli.declared import Declared, Option, declared
 from meshwright.planner.cli.main import VERBS
 from pages.cells import cell, code, page, table
 
-ABOUT = """`plan VERB --help` prints the same. `plan MODEL …` is short for `plan plan MODEL …`. What helps with all of
-it (questions in files, completion, slips) is in [The command line](../cli.md)."""
+ABOUT = """`plan VERB --help-all` prints the same. `plan MODEL …` is short for `plan plan MODEL …`. What helps with all
+of it (questions in files, completion, slips) is in [The command line](../cli.md)."""
 
 
 def command_line() -> str:

@@ -27,6 +27,7 @@ LEFT_OUT: tuple[Left, ...] = (
     Left(page="README.md", begins="python3 -m venv", why="installs", by=".ci/first_five_minutes"),
     Left(page="README.md", begins=". venv", why="installs", by=".ci/first_five_minutes"),
     Left(page="README.md", begins="pip ", why="installs", by=".ci/first_five_minutes"),
+    Left(page="README.md", begins="plan verify out", why="starts processes there already", by=".ci/first_five_minutes"),
     *(
         Left(
             page=page,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
@@ -28,13 +29,15 @@ from meshwright.ir.processes import collect_rarely
 from meshwright.planner.cli.arguments import code, machines, plans, reference
 from meshwright.planner.cli.declared import declared, loosened
 from meshwright.planner.cli.exits import INTERRUPTED, READER_GONE
-from meshwright.planner.cli.parser import Parser
+from meshwright.planner.cli.parser import HELP_ALL, Parser
 
 LOADING = "loading the model"
 DEFAULT_VERB = "plan"
 """The verb of a command line that begins with a model, or with an option."""
 CONFIG = "--config"
-HELP = {"-h", "--help"}
+HELP = {"-h", "--help", HELP_ALL}
+ABOUT = {"plans": "plans", "code": "models and code", "machines": "machines", "reference": "reference"}
+"""What verbs are about, by the folder of their modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ VERBS = (
     ),
     Verb(
         name="explain",
-        help="explain a saved plan; with --why-not, what another one would cost, and why",
+        help="explain a saved plan, or say what another one would cost, and why (--why-not)",
         arguments=plans.explain,
         module="meshwright.planner.cli.verbs.plans.explain",
         begins=LOADING,
@@ -116,7 +119,7 @@ VERBS = (
     ),
     Verb(
         name="cluster",
-        help="show a cluster: pools, devices, links, each number with its provenance; or write the file of one",
+        help="show a cluster, or write the file of one: pools, devices, links, each number with its provenance",
         arguments=machines.cluster,
         module="meshwright.planner.cli.verbs.machines.cluster",
     ),
@@ -187,6 +190,7 @@ def build_parser(verbs: Sequence[Verb] = VERBS, *, completed: bool = False) -> A
     )
     parser.add_argument("--version", action="version", version=f"meshwright {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    parser.menu = _menu(verbs)
     for verb in verbs:
         subparser = subparsers.add_parser(verb.name, help=verb.help, description=verb.help, allow_abbrev=False)
         verb.arguments(subparser)
@@ -194,6 +198,20 @@ def build_parser(verbs: Sequence[Verb] = VERBS, *, completed: bool = False) -> A
             loosened(subparser)
         subparser.set_defaults(module=verb.module)
     return parser
+
+
+def _menu(verbs: Sequence[Verb]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    """Verbs by what they are about, each with the first part of what its own help says."""
+    folders = {verb.name: verb.module.split(".")[-2] for verb in verbs if verb.module.count(".")}
+    return tuple(
+        (about, tuple((verb.name, _first_part(verb.help)) for verb in verbs if folders.get(verb.name) == folder))
+        for folder, about in ABOUT.items()
+        if folder in folders.values()
+    )
+
+
+def _first_part(told: str) -> str:
+    return re.split(r"[;:] ", told)[0]
 
 
 def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) -> int:

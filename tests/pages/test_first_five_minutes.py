@@ -12,14 +12,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "first_five_minutes"
-STUB = """#!/bin/sh
+STUB = r"""#!/bin/sh
 echo "$(basename "$0") $*" >> "$TYPED"
 case "$(basename "$0") $*" in
   "$FAILS"*) exit 3 ;;
   "python3 -m venv "*) mkdir -p venv/bin; touch venv/bin/activate ;;
   "pip wheel "*) mkdir -p dist; touch dist/meshwright-1.whl ;;
+  "plan "*) awk -v line="\$ plan $*" '$0 == line {on = 1; next} /^(\$ |```)/ {on = 0} on' "${SHOWN:-README.md}" ;;
 esac
 """
+"""What the page shows of a command of `plan` is what it prints."""
 STEPS = (
     "python3 -m venv",
     "pip wheel",
@@ -59,6 +61,16 @@ def test_what_is_typed_is_what_the_page_says(typed: tuple[Path, dict[str, str]],
     model = (tmp_path / "new" / "model.py").read_text()
     assert f'title="model.py"\n{model}```' in page
     assert len(model.splitlines()) <= 20
+
+
+def test_what_is_printed_is_what_the_page_shows(typed: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    _, env = typed
+    shown = (ROOT / "README.md").read_text()
+    for page in (shown.replace("one device: exact", "one device: off"), shown.replace("written: train/train.py\n", "")):
+        (tmp_path / "shown").write_text(page)
+        done = run(tmp_path / "new", env | {"SHOWN": str(tmp_path / "shown")})
+        assert done.returncode == 1
+        assert "shows something else\n$ plan " in done.stderr
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -7,20 +7,32 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.ir.files.store import VARIABLE
+from meshwright.ir.frontends import remembered
 from pages.fenced import blocks
 from pages.left_out import LEFT_OUT
 from pages.samples import ROOT, check, left_out, same, samples, within, written
 
 PAGES = samples()
 LANGUAGES = {"console", "sh", "python", "toml", "json"}
+OURS = remembered._ours()
+"""Files that no model follows from; neither do those of tests."""
 RUN_BY_NOTHING = 6
 """Entries of the list that nothing else runs."""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where answers are kept, so that a question that pages ask again is answered once."""
+    return tmp_path_factory.mktemp("answers")
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_shows_what_is_printed(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_shows_what_is_printed(page: str, answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(answers))
+    monkeypatch.setattr(remembered, "_ours", lambda: (*OURS, f"{ROOT}/tests/", f"{ROOT}/pages/"))
     monkeypatch.delenv("COLUMNS", raising=False)
     found = check(page)
     assert not found, "\n".join(("run: python -m pages.samples", *map(str, found)))
