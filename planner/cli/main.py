@@ -162,7 +162,7 @@ VERBS = (
     ),
     Verb(
         name="errors",
-        help="what an error means, with an example and its fix; without a code, all of them",
+        help="what an error means, with an example and its fix; without a code, which errors there are",
         arguments=reference.errors,
         module="meshwright.planner.cli.verbs.reference.errors",
     ),
@@ -296,7 +296,12 @@ def _internal(error: Exception, args: Namespace) -> InternalError:
 
 
 def _refuse(error: MeshwrightError, args: Namespace) -> int:
-    print(error, file=sys.stderr)  # noqa: T201
+    told = str(error)
+    if sys.stderr.isatty():
+        from meshwright.planner.cli.views.reference.errors import broken
+
+        told = broken(error, sys.stderr)
+    print(told, file=sys.stderr)  # noqa: T201
     if getattr(args, "json", False):
         print(json.dumps({"error": error.to_json()}))  # noqa: T201
     return error.exit_code

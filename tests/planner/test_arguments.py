@@ -120,7 +120,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         OUT
         | {"model": "m", "config": None, "batch": 1, "seq": 1024, "dtype": "bf16", "style": "eager", "device": "cuda"},
     ),
-    "cluster": (["show", "c"], {"action": "show", "cluster": "c", "json": False}),
+    "cluster": (["show", "c"], {"action": "show", "cluster": "c", "verbose": False, "json": False}),
     "calibrate": (
         [],
         {
@@ -143,7 +143,7 @@ DEFAULTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "profile": (["show"], {"action": "show", "paths": [], "out": None, "json": False}),
     "cache": ([], {"action": "show", "json": False}),
     "gpus": ([], {"name": None, "json": False}),
-    "errors": ([], {"code": None, "json": False}),
+    "errors": ([], {"code": None, "verbose": False, "json": False}),
     "init": (
         [],
         ASKED

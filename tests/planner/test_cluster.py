@@ -109,7 +109,7 @@ def test_a_cluster_with_measured_links(tmp_path: Path, capsys: pytest.CaptureFix
     """A matrix of 20 Gb/s between the hosts of the first pool: 2.5 GB/s. Four devices at two an hour."""
     path = tmp_path / "c.toml"
     path.write_text(THREE)
-    lines = printed(capsys, str(path))
+    lines = printed(capsys, str(path), "-v")
     assert lines[0] == f"{path}: 4 ranks on 3 hosts"
     assert lines[1] == "pool a: 2 x 1 Own, ranks 0 to 1"
     assert lines[6] == "pool b: 1 x 2 H100-80G, ranks 2 to 3"
@@ -138,6 +138,57 @@ def test_a_cluster_with_measured_links(tmp_path: Path, capsys: pytest.CaptureFix
     assert [(one["name"], one["like"]) for one in shown["devices"]] == [("Own", "A100-80G"), ("H100-80G", "")]
     assert shown["totals"]["price_per_hour"] == 8
     assert shown["totals"]["memory_bytes"] == 2 * 10e9 + 2 * 80e9
+
+
+def many(tmp_path: Path) -> Path:
+    """Pools of twelve devices, any two of which have a link of their own."""
+    names = ("H100", "A100", "V100", "T4", "L4", "L40S", "H200", "B200", "A10", "RTX 4090", "MI300X", "A100-40G")
+    pools = "".join(f'[[pool]]\nname = "{one}"\nhosts = 2\ngpu = "{one}"\ngpus_per_host = 2\n' for one in names)
+    nics = "nics = [{ kind = 'ethernet', gbps = 100, count = 1 }]\n"
+    links = "".join(
+        f'[[link]]\nbetween = ["{one}", "{other}"]\nkind = "ethernet"\ngbps = {10 * at + later + 1}\nlatency_us = 5\n'
+        for at, one in enumerate(names)
+        for later, other in enumerate(names[at + 1 :])
+    )
+    path = tmp_path / "many.toml"
+    path.write_text(pools.replace("gpus_per_host = 2\n", f"gpus_per_host = 2\n{nics}") + links)
+    return path
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_cluster_of_many_pools_fits_a_screen(
+    width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first rows of tables, and how many more there are; with -v all of it."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    path = many(tmp_path)
+    short, whole = printed(capsys, str(path)), printed(capsys, str(path), "-v")
+    assert max(map(len, (*short[1:], *whole[1:]))) <= width
+    assert len(short) <= 45 or width < 80
+    said = " ".join(short)
+    assert "and 7 more" in said
+    assert "With -v: every number of every device" in said
+    found = look(str(path))
+    for device in found.devices:
+        assert device.name in whole
+    assert len(found.samples) > 66
+    for sample in found.samples:
+        assert any(" ".join(line.split()).startswith(f"{sample.where} {sample.ranks[0]} - ") for line in whole)
+
+
+def test_links_that_are_alike_are_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.toml"
+    pools = "".join(POOL.format(name) for name in "abc")
+    path.write_text(pools + "".join(LINK.format(*pair) for pair in ("ab", "ac", "bc")))
+    rows = [" ".join(line.split()) for line in printed(capsys, str(path))]
+    assert "a - b and 2 like it 0 - 4 pools ethernet 12.5 GB/s 3.12 GB/s 5 µs user" in rows
+    assert "a 2 x 2 H100-80G 0 - 3 2 x infiniband 400 Gb/s 2" in rows
+    alike = [row for row in rows if "like it" in row]
+    assert len(alike) == 3, "in hosts, between hosts, between pools"
+
+
+POOL = '[[pool]]\nname = "{}"\nhosts = 2\ngpu = "H100"\ngpus_per_host = 2\nprice_per_gpu_hour = 2\n'
+LINK = '[[link]]\nbetween = ["{}", "{}"]\nkind = "ethernet"\ngbps = 100\nlatency_us = 5\n'
 
 
 def test_what_a_single_host_has_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ def cluster(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     show = _action(actions, "show", "draw a cluster, every number with its provenance")
     add_cluster(show)
+    show.add_argument("-v", "--verbose", action="store_true", help="show every number of every device, and every link")
     show.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
     detect = _action(actions, "detect", "write the cluster file of this machine, or of the job that it is in")
     detect.add_argument("--hostfile", metavar="FILE", help="hosts like this one, one a line (default: those of Slurm)")

@@ -23,7 +23,8 @@ def schema(parser: ArgumentParser) -> None:
 
 def errors(parser: ArgumentParser) -> None:
     """``plan errors``."""
-    parser.add_argument("code", metavar="CODE", nargs="?", help="one of them, as in MW6007 or DeviceUnknown")
+    parser.add_argument("code", metavar="CODE", nargs="?", help="one: MW6007, DeviceUnknown; or a family: MW6")
+    parser.add_argument("-v", "--verbose", action="store_true", help="list all of them")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 

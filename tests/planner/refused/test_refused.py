@@ -107,12 +107,24 @@ def _called(node: ast.FunctionDef) -> Iterator[str]:
 
 
 def test_every_error_is_listed_by_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["errors"]) == 0
+    assert main(["errors", "-v"]) == 0
     out = capsys.readouterr().out
     for kind in catalogue():
         assert re.search(rf"^  {kind.code}  {kind.__name__} +exit code {kind.exit_code}$", out, re.MULTILINE)
     families = re.findall(r"^(MW\d)xxx: ", out, re.MULTILINE)
     assert families == sorted({kind.family for kind in catalogue()})
+
+
+def test_families_are_told_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """With how many errors each has; those of one are listed where it is asked for."""
+    assert main(["errors"]) == 0
+    told = dict(re.findall(r"^(MW\d)xxx +(\d+)  \S", capsys.readouterr().out, re.MULTILINE))
+    families = [kind.family for kind in catalogue()]
+    assert told == {family: str(families.count(family)) for family in families}
+    for asked in ("MW6", "mw6xxx"):
+        assert main(["errors", asked]) == 0
+        listed = re.findall(r"^  (MW\d{4})  ", capsys.readouterr().out, re.MULTILINE)
+        assert listed == [kind.code for kind in catalogue() if kind.family == "MW6"]
 
 
 def test_every_error_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,4 +178,4 @@ def test_an_unknown_code_is_refused_with_the_nearest(
 def test_what_is_near_to_nothing_is_refused_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert nearest("banana", [kind.code for kind in catalogue()]) is None
     assert main(["errors", "banana"]) == 2
-    assert "`plan errors` lists them all" in capsys.readouterr().err
+    assert "`plan errors -v` lists all" in capsys.readouterr().err

@@ -22,9 +22,9 @@ def _show(args: Namespace) -> int:
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
         print(json.dumps(to_json(shown), indent=2))  # noqa: T201
     else:
-        from meshwright.planner.cli.views.machines.cluster import show
+        from meshwright.planner.cli.views.machines.cluster import show, show_whole
 
-        show(shown)
+        (show_whole if args.verbose else show)(shown)
     return 0
 
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from meshwright.cost_models.compute.known import SIXTEEN_BITS, Known
 from meshwright.cost_models.hardware.devices import Device
 from meshwright.cost_models.hardware.quantity import Quantity, weakest
-from meshwright.planner.cli.views.machines.numbers import number_table, numbered, say_sources, shown
+from meshwright.planner.cli.views.machines.numbers import NONE, number_table, numbered, say_sources, shown
 from meshwright.planner.cli.views.tables import INDENT, Page, Table, Way, number, text
 from meshwright.planner.plan.units import bytes_per_s, decimal_bytes, flops_per_s, percent
-
-NONE = "-"
 
 COLUMNS = (
     text("device", 7),

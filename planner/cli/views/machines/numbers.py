@@ -10,6 +10,9 @@ from meshwright.planner.plan.units import bytes_per_s, count, decimal_bytes, flo
 
 Numbers = tuple[tuple[str, Quantity], ...]
 
+NONE = "-"
+"""What stands where there is no number."""
+
 _SHOW: dict[str, Callable[[float], str]] = {
     "flop/s": flops_per_s,
     "bytes": lambda number: f"{decimal_bytes(number)} = {nbytes(number)}",

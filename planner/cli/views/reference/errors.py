@@ -1,11 +1,33 @@
-"""Errors as a person reads them: a line of each by what they are about, or the page of one."""
+"""Errors as a person reads them: what they are about, a line of each, or the page of one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TextIO
 
+from meshwright.ir.errors import ClusterFaults, MeshwrightError
 from meshwright.ir.errors import Page as Error
-from meshwright.planner.cli.views.tables import INDENT, Page
+from meshwright.planner.cli.views.tables import INDENT, Page, Table, folded, number, text, width_of
+
+FIX = f"{INDENT}fix: "
+
+FAMILY_COLUMNS = (text("codes", 2), number("errors"), text("what they are about", 1, least=30))
+
+
+def show_families(found: Sequence[Error]) -> None:
+    """Print a line of each family of errors."""
+    page, table = Page(), Table("", FAMILY_COLUMNS)
+    for family in dict.fromkeys(one.family for one in found):
+        told = [one for one in found if one.family == family]
+        table.add(f"{family}xxx", str(len(told)), told[0].about.partition("\n")[0])
+    page.table(table)
+    page.blank()
+    page.say(
+        "`plan errors CODE` says what one means, with an example and its fix; `plan errors MW6` lists a family, "
+        "and -v all.",
+        indent="",
+    )
+    page.print()
 
 
 def show_all(found: Sequence[Error]) -> None:
@@ -48,3 +70,17 @@ def show_one(found: Error) -> None:
         page.blank()
         page.say("The place, the cause and the fix stand in the message.")
     page.print()
+
+
+def broken(error: MeshwrightError, terminal: TextIO) -> str:
+    """A refusal in lines that fit a terminal; what is no terminal is given whole lines, to be searched.
+
+    Further lines of a fix are code, which is pasted: they stay as they are.
+    """
+    width = width_of(terminal)
+    if isinstance(error, ClusterFaults):
+        heading = folded(f"{error}".partition("\n")[0], width, 2 * INDENT)
+        return "\n".join((*heading, *(broken(fault, terminal) for fault in error.faults)))
+    first, *code = error.fix.split("\n")
+    prose = (*f"{error}".removesuffix(f"\n{FIX}{error.fix}").split("\n"), f"{FIX}{first}")
+    return "\n".join((*(line for one in prose for line in folded(one, width, 2 * INDENT)), *code))
