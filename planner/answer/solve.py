@@ -38,7 +38,7 @@ from meshwright.planner.question.ask import Ask
 from meshwright.planner.question.constraints import Asked, Constraints
 from meshwright.planner.question.module_pins import resolved
 from meshwright.planner.question.objective import price_per_s, score
-from meshwright.planner.question.pins import Config, fill
+from meshwright.planner.question.pins import NAMES, Config, fill
 from meshwright.planner.question.pricing import LEAST_BATCH, Setting, layers_of
 from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.fitted import HETEROGENEOUS_PRICED
@@ -377,10 +377,12 @@ def _run(search: Search, asked: Asked, stop: Stop, told: Told, *, any_fits: bool
 
 
 def _first(setting: Setting, asked: Asked, space: Space) -> list[Config]:
-    """The configuration that the pins alone stand for, if it is in the space."""
+    """The configurations that are asked to be tried, if the constraints allow them; after the one that the pins alone
+    stand for, if it is in the space."""
+    tried = [one for one in asked.tried if one.degrees().ranks == space.ranks and space.as_asked(one, NAMES)]
     try:
         filled = fill(asked.pins, ranks=space.ranks, global_batch=space.global_batch)
         config = setting.settled(filled, space.global_batch)
     except MeshwrightError:
-        return []
-    return [config] if space.grants(config) else []
+        return tried
+    return [config, *tried] if space.grants(config) else tried

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from meshwright.ir.errors import ConstraintsContradict, PinRepeated, PinValue
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.question.module_pins import ModulePin
-from meshwright.planner.question.pins import KNOBS, NAMES, Pins, Value, read, word
+from meshwright.planner.question.pins import KNOBS, NAMES, Config, Pins, Value, read, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class Asked:
     """Choose what axes do in every operator on meshes of three axes too."""
     modules: tuple[ModulePin, ...] = ()
     """What is asked of single modules."""
+    tried: tuple[Config, ...] = ()
+    """Configurations that are priced first, so that no answer is worse than one of them that is allowed."""
 
     @property
     def text(self) -> str:

@@ -133,6 +133,35 @@ def test_a_run_calibrates_the_next_plan(
     assert "learned from 2 runs" in capsys.readouterr().out
 
 
+def test_a_trace_of_a_device_teaches_what_a_log_does(
+    profile: Path, planned: tuple[list[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its steps are those of the device's own clock."""
+    _, out = planned
+    step_us = 1e5
+    events = [
+        {"ph": "X", "pid": pid, "tid": 7, "ts": step_us * number, "dur": step_us, "cat": cat, "name": name}
+        for number in range(4)
+        for cat, pid, name in (
+            ("user_annotation", 1, f"ProfilerStep#{number}"),
+            ("gpu_user_annotation", 0, f"ProfilerStep#{number}"),
+            ("kernel", 0, "gemm"),
+        )
+    ]
+    trace, log = tmp_path / "trace.json", tmp_path / "log"
+    trace.write_text(json.dumps({"traceEvents": events}))
+    log.write_text("".join(f"step {n} loss 5.0 step_time_s 0.1 tokens_per_s 1280.0\n" for n in range(4)))
+    kept, told = profile.read_text(), []
+    for file in (trace, log):
+        copy = tmp_path / f"{file.stem}-learned.json"
+        copy.write_text(kept)
+        capsys.readouterr()
+        assert main(["compare", str(out), str(file), "--learn", str(copy), "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out)["learned"] | {"profile": ""})
+    assert told[0] == pytest.approx(told[1])
+    assert told[0]["measured_s"] == pytest.approx(0.1)
+
+
 def test_no_profile_to_teach(
     planned: tuple[list[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

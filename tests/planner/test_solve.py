@@ -371,6 +371,24 @@ def test_what_pins_alone_mean_is_tried_first_where_it_can_be() -> None:
         assert [(one.tp, one.dp, one.sp) for one in found] == expected
 
 
+def test_what_is_asked_to_be_tried_is_tried_where_constraints_allow_it() -> None:
+    """On all ranks, whether it is in the space or not; also where the pins alone stand for nothing."""
+    one, other, smaller = Config(tp=4, dp=2, split="ends"), Config(tp=2, dp=4), Config(tp=2, dp=2)
+
+    def settled(one: Config, batch: int) -> Config:
+        if one.tp == 8:
+            raise ConstraintsContradict(place="", cause="", fix="")
+        return one
+
+    space: Any = SimpleNamespace(
+        ranks=8, global_batch=8, grants=lambda one: True, as_asked=lambda one, names: one.tp != 2 and "split" in names
+    )
+    setting: Any = SimpleNamespace(settled=settled)
+    tried = (one, other, smaller)
+    assert module._first(setting, Asked(pins=Pins(tp=8), tried=tried), space) == [one]
+    assert [found.tp for found in module._first(setting, Asked(pins=Pins(tp=1), tried=tried), space)] == [1, 4]
+
+
 def test_the_space_of_a_model_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads are those of queries, else groups of them: what divides all that there are. A host of the smallest pool."""
     found: dict[str, list[int]] = {"heads": [12, 8], "group": [3], "experts": [8, 6]}

@@ -28,6 +28,7 @@ from meshwright.planner.answer.measured.residuals import (
     values_of,
     with_values,
 )
+from meshwright.planner.answer.traced.step import Measured as Traced
 from meshwright.planner.plan.reload import Reloaded, program_of
 
 DOUBT = 0.3
@@ -50,7 +51,7 @@ class Lesson:
     after_s: float
 
 
-def taught(found: Measured, again: Reloaded, run: Run, profile: str) -> tuple[Measured, Lesson]:
+def taught(found: Measured, again: Reloaded, run: Run | Traced, profile: str) -> tuple[Measured, Lesson]:
     """The profile of a file after a run of a plan."""
     calibrated(found).check_of(again.ask.cluster)
     one = Priced(program=program_of(again.plan, again.setting), ask=again.ask)

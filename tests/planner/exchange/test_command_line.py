@@ -377,6 +377,19 @@ def test_a_plan_beats_settings(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert "its interval" in out or "takes as long" in out
 
 
+def test_what_settings_configure_is_where_the_search_begins(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless something else was asked for."""
+    settings("run.sh", SCRIPT)
+    words = ["plan", "tiny.toml", *ON, "--beat", "run.sh"]
+    assert main(["estimate", "tiny.toml", *ON, "--from", "run.sh", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    priced = f"  {alone['predicted']['step_time_s']} fits "
+    assert main([*words, "--dump-after", "search"]) == 0
+    assert priced in capsys.readouterr().out
+    assert main([*words, "--dump-after", "search", "--forbid", "pp=2"]) == 0
+    assert priced not in capsys.readouterr().out
+
+
 def test_overlaps_that_no_stack_has_are_of_the_file_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A plan is kept by the name of its stack, so it has one."""
     words = SCRIPT.replace("--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather", "").replace(

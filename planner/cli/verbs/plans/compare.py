@@ -22,6 +22,7 @@ from meshwright.planner.answer.compare import Run, check_tokens, read_run, to_js
 from meshwright.planner.answer.measured.learned import Lesson, taught
 from meshwright.planner.answer.traced.beside import to_json as to_json_of_trace
 from meshwright.planner.answer.traced.file import looks_like_a_trace, read_trace
+from meshwright.planner.answer.traced.step import Measured as Traced
 from meshwright.planner.answer.traced.step import measured_step
 from meshwright.planner.cli.output import unwritable
 from meshwright.planner.plan.file import load_plan
@@ -73,22 +74,28 @@ def _is_trace(path: str) -> bool:
 
 
 def _traced(plan: Plan, args: Namespace) -> int:
-    """Hold traces against the plan."""
-    if args.learn is not None:
-        raise ArgumentsMissing(
-            place="plan compare --learn", cause="a profile learns from a log, and these are traces", fix="name the log"
-        )
+    """Hold traces against the plan. A profile learns from those of devices, which time themselves."""
     measured = measured_step([read_trace(path) for path in args.log], args.skip)
+    if args.learn is not None and not measured.on_device:
+        raise ArgumentsMissing(
+            place="plan compare --learn",
+            cause="a processor writes the trace in the time of what it traces: its steps are longer by that",
+            fix="run it without the profiler, and name the log that it prints",
+        )
+    lesson = None if args.learn is None else _taught(args.learn, plan, measured)
     if args.json:
-        sys.stdout.write(f"{json.dumps(to_json_of_trace(plan, measured), indent=2)}\n")
+        told = to_json_of_trace(plan, measured) | ({"learned": asdict(lesson)} if lesson else {})
+        sys.stdout.write(f"{json.dumps(told, indent=2)}\n")
         return 0
-    from meshwright.planner.cli.views.plans.compare import show_traced
+    from meshwright.planner.cli.views.plans.compare import show_lesson, show_traced
 
     show_traced(plan, measured)
+    if lesson:
+        show_lesson(lesson)
     return 0
 
 
-def _taught(named: str, plan: Plan, measured: Run) -> Lesson:
+def _taught(named: str, plan: Plan, measured: Run | Traced) -> Lesson:
     """Teach the profile that is named, or this machine's, by the run."""
     kept = None if named else kept_for((PROCESSOR,))
     if not named and kept is None:

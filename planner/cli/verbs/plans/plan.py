@@ -15,7 +15,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from meshwright.ir.decisions.text import decisions_text
@@ -72,6 +72,8 @@ def run(args: Namespace) -> int:
     with stop.loading():
         ask, setting = ask.loaded()
     theirs = found_of(taken, ask, setting) if taken else None  # what is wrong with it is known before the search
+    if theirs:
+        request = replace(request, tried=(theirs.config,))
     if args.dump_after in BEFORE:
         args.progress.clear()
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, request)}\n")
