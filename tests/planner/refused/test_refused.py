@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,28 @@ def test_every_kind_is_reached_by_a_command_line() -> None:
     reached = set(CASES) | named_beside_main()
     users = [kind for kind in catalogue() if kind.exit_code != 1]
     assert {kind.__name__ for kind in users if kind.code not in reached} == set(UNREACHED)
+
+
+def test_every_kind_is_raised_and_held_by_a_test() -> None:
+    """Those that no command line reaches, too: each is named where it is raised, and by a test of what raises it."""
+    rooms = [path for room in ROOMS for path in (ROOT / room).glob("**/*.py") if "errors" not in path.parts]
+    tests = [path for path in ROOT.glob("tests/**/*.py") if path.parent != Path(__file__).parent]
+    raised, tested = words_of(rooms), words_of(tests)
+    assert {kind.__name__ for kind in catalogue()} - raised == set()
+    users = [kind for kind in catalogue() if kind.exit_code == 1 or kind.__name__ in UNREACHED]
+    assert {kind.__name__ for kind in users if not tested & {kind.__name__, kind.code}} == set()
+
+
+ROOMS = ("ir", "cost_models", "backends", "calibrate", "planner")
+
+
+def words_of(paths: Iterable[Path]) -> set[str]:
+    """The words of files, but for what they import."""
+    found: set[str] = set()
+    for path in paths:
+        text = re.sub(r"^(?:from|import) [^(\n]*(?:\([^)]*\))?", "", path.read_text(), flags=re.MULTILINE)
+        found |= set(re.findall(r"\w+", text))
+    return found
 
 
 def named_beside_main() -> set[str]:

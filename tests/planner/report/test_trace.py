@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -17,19 +18,36 @@ NS = 1e-3
 """Microseconds: times are written to a nanosecond."""
 
 
-def read(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a trace has beside its events, and these, each with what the format asks of its kind."""
-    found = json.loads(text)
+def endless(word: str) -> Any:
+    raise AssertionError(f"{word} is no JSON, and Perfetto refuses it")
+
+
+KEYS = {"X": {"name", "cat", "ph", "pid", "tid", "ts", "dur"}, "M": {"name", "ph", "pid", "tid", "ts", "args"}}
+"""Of each kind of event; slices may have `args`, too."""
+
+
+def read(text: str, kinds: Collection[str] = KINDS) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a trace has beside its events, and these, each with what the format asks of its kind. Every process and
+    thread that has slices is named, once."""
+    found = json.loads(text, parse_constant=endless)
     assert set(found) == {"otherData", "displayTimeUnit", "traceEvents"}
-    for event in found["traceEvents"]:
+    assert found["displayTimeUnit"] in ("ms", "ns")
+    events = found["traceEvents"]
+    for what, own in (("process_name", ("pid",)), ("thread_name", ("pid", "tid"))):
+        named = [tuple(event[key] for key in own) for event in events if event["name"] == what and event["ph"] == "M"]
+        assert len(named) == len(set(named))
+        assert {tuple(event[key] for key in own) for event in events if event["ph"] == "X"} <= set(named)
+    for event in events:
         assert event["ph"] in ("X", "M")
+        assert set(event) - {"args"} == KEYS[event["ph"]] - {"args"}
+        assert isinstance(event.get("args", {}), dict)
         assert isinstance(event["name"], str)
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
         if event["ph"] == "X":
             assert event["ts"] >= 0
             assert event["dur"] >= 0
-            assert event["cat"] in KINDS
+            assert event["cat"] in kinds
         else:
             assert event["name"] in ("process_name", "thread_name", "thread_sort_index")
             assert set(event["args"]) == ({"sort_index"} if event["name"].endswith("index") else {"name"})

@@ -15,9 +15,11 @@ from meshwright.planner.answer.traced.tracks import Span, Track
 from meshwright.planner.cli.main import main
 from meshwright.planner.cli.views.plans.compare import show_traced
 from meshwright.planner.plan.file import load_plan
+from meshwright.planner.report.facts.timeline import KINDS
 from meshwright.planner.report.trace import MEASURED, trace_text
 from tests.planner.handmade import plan
 from tests.planner.report.checked import timeline
+from tests.planner.report.test_trace import read, tracks
 from tests.planner.solved import ARGV
 from tests.planner.traced.profiled import by_jax, by_torch
 
@@ -75,6 +77,8 @@ def test_a_step_of_a_run_stands_beside_the_predicted_one(
         "step_time_us": pytest.approx(run.step_time_s * 1e6, abs=1e-3),
         "one_clock": True,
     }
+    _, events = read(both.read_text(), (*KINDS, "step", "compute"))
+    assert {pid for pid, _ in tracks(events)} > {MEASURED}  # slices of a track nest
     (step,) = (one for one in measured if one["cat"] == "step")
     assert (step["ts"], step["dur"]) == (0, pytest.approx(run.ranks[0].step_us, abs=1e-3))
     assert all(one["ts"] + one["dur"] <= step["dur"] + 2e-3 for one in measured)
