@@ -23,6 +23,7 @@ from typing import Any
 from meshwright import __version__
 from meshwright.ir.decisions.scan import ranges_text
 from meshwright.planner.answer.traced.step import US, Measured
+from meshwright.planner.answer.traced.tracks import nested
 from meshwright.planner.report.facts.timeline import Part, Slice, Timeline
 
 GENERATOR = "meshwright trace"
@@ -78,18 +79,19 @@ def _predicted(event: Event) -> Event:
 
 def measured_events(measured: Measured) -> Iterator[Event]:
     """The events of a measured step, which begins at 0 as the predicted one does: a process for each rank, with its
-    step, and a thread for each of its tracks."""
+    step, and a thread for each of its tracks; one more for what crosses what else is on it."""
     for process, rank in enumerate(measured.ranks, MEASURED):
         yield _name("process_name", process, 0, f"measured: {rank.name}")
         yield _name("thread_name", process, 0, "step")
         yield _sorted(process, 0)
         several = len({track.process for track in rank.tracks}) > 1
-        for thread, track in enumerate(rank.tracks, 1):
+        tracks = [row for track in rank.tracks for row in nested(track)]
+        for thread, track in enumerate(tracks, 1):
             yield _name("thread_name", process, thread, f"{track.process}, {track.thread}" if several else track.thread)
             yield _sorted(process, thread)
         end_us = rank.start_us + rank.step_us
         yield _complete(f"step {measured.number}", "step", process, 0, rank.start_us / US, end_us / US)
-        for thread, track in enumerate(rank.tracks, 1):
+        for thread, track in enumerate(tracks, 1):
             for span in track.spans:
                 yield _complete(span.name, span.kind, process, thread, span.start_us / US, span.end_us / US)
 

@@ -56,6 +56,31 @@ def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(sorted(spans, key=lambda span: (span.start_us, -span.end_us, span.name)))
 
 
+def nested(track: Track) -> list[Track]:
+    """A track as tracks in which any two spans lie apart or one in the other, as viewers want them: mostly itself.
+
+    Must: spans are in order.
+    """
+    rows: list[list[Span]] = []
+    open_until: list[list[float]] = []  # by row, the ends of its spans that are open, the innermost last
+    for span in track.spans:
+        row = next((row for row, ends in enumerate(open_until) if _takes(ends, span)), len(rows))
+        if row == len(rows):
+            rows.append([])
+            open_until.append([])
+        rows[row].append(span)
+        open_until[row].append(span.end_us)
+    names = (track.thread, *(f"{track.thread}, beside ({number})" for number in range(1, len(rows))))
+    return [Track(track.process, name, tuple(row)) for name, row in zip(names, rows, strict=False)]
+
+
+def _takes(open_until: list[float], span: Span) -> bool:
+    """Whether a span lies in the innermost one of a row that is open when it begins; the others are closed."""
+    while open_until and open_until[-1] <= span.start_us:
+        open_until.pop()
+    return not open_until or span.end_us <= open_until[-1]
+
+
 def within(track: Track, start_us: float, end_us: float) -> Track:
     """The part of a track that lies in a window; spans are cut at its ends."""
     spans = (

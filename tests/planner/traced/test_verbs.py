@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.ir.errors import ArgumentsMissing, TraceUnreadable
 from meshwright.planner.answer.traced.file import read_trace
 from meshwright.planner.answer.traced.step import Measured, Rank, measured_step
-from meshwright.planner.answer.traced.tracks import Span, Track
+from meshwright.planner.answer.traced.tracks import Span, Track, in_order, nested
 from meshwright.planner.cli.main import main
 from meshwright.planner.cli.views.plans.compare import show_traced
 from meshwright.planner.plan.file import load_plan
@@ -129,6 +131,29 @@ def test_ranks_have_processes_and_streams_have_threads() -> None:
         (2, "gemm", "compute", 5e5, 5e5),
         (2, "all_reduce", "communication", 1e6, 2e5),
     ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 900_000), st.integers(1, 100_000)), max_size=12),
+)
+def test_what_crosses_has_a_track_beside(times: list[tuple[int, int]]) -> None:
+    """Slices of a written track lie apart or in one another, and none is lost."""
+    spans = in_order(Span(f"k{at}", float(start), float(start + took)) for at, (start, took) in enumerate(times))
+    text = trace_text(timeline(), "m", run(rank("rank 0", 0.0, Track("gpu 0", "stream 7", spans))))
+    _, events = read(text, (*KINDS, "step", "compute"))
+    assert tracks(events)
+    shown = [(one["name"], one["ts"], one["dur"]) for one in events if one["pid"] >= MEASURED and one["ph"] == "X"]
+    assert sorted(shown[1:]) == sorted((one.name, one.start_us, one.end_us - one.start_us) for one in spans)
+
+
+def test_what_nests_stays_on_its_track() -> None:
+    spans = in_order((Span("loop", 0, 10), Span("body", 0, 4), Span("inner", 1, 4), Span("later", 10, 12)))
+    (one,) = nested(Track("gpu 0", "stream 7", spans))
+    assert one == Track("gpu 0", "stream 7", spans)
+    crossing = in_order((*spans, Span("crosses", 3, 8)))
+    first, beside = nested(Track("gpu 0", "stream 7", crossing))
+    assert first.spans == spans
+    assert (beside.thread, [span.name for span in beside.spans]) == ("stream 7, beside (1)", ["crosses"])
 
 
 def test_traces_are_compared_with_the_plan(saved: Path, of_torch: Path, capsys: pytest.CaptureFixture[str]) -> None:
