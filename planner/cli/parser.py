@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, HelpFormatter, _SubParsersAction
 from collections.abc import Collection, Sequence
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Never
 
@@ -155,6 +156,15 @@ class Parser(ArgumentParser):
         if unknown and self._subparsers is None:
             self._refuse(unknown)
         return found, unknown
+
+    def error(self, message: str) -> Never:
+        """Refuse a command line, as all refusals are printed: broken at words on a terminal, else in one line."""
+        told = f"{self.prog}: error: {message}"
+        if sys.stderr.isatty():
+            width = get_terminal_size().columns
+            told = "\n".join(wrap(told, width, subsequent_indent="  ", break_on_hyphens=False))
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{told}\n")
 
     def _refuse(self, unknown: Sequence[str]) -> Never:
         known = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]

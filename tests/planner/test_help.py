@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
+import subprocess
+import sys
 from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Iterator
 
@@ -86,3 +90,27 @@ def test_a_usage_error_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     usage, error = capsys.readouterr().err.splitlines()
     assert usage == "usage: plan plan [OPTIONS] --cluster CLUSTER MODEL"
     assert "did you mean 'bf16'?" in error
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_usage_error_fits_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    with pytest.raises(SystemExit) as end:
+        main(["plan", "m", "--cluster", "cpu:2", "--dtype", "bf61"])
+    assert end.value.code == 2
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "did you mean 'bf16'?" in " ".join(line.strip() for line in lines)
+
+
+def test_help_takes_no_time() -> None:
+    """Of the processor, starting Python included."""
+    script = "from meshwright.planner.cli.main import main; main(['plan', '--help'])"
+    before = os.times()
+    subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=True)
+    after = os.times()
+    took_s = after.children_user + after.children_system - before.children_user - before.children_system
+    assert took_s <= 0.3
