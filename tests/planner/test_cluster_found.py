@@ -33,7 +33,7 @@ def test_a_file_is_written_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr()
     assert printed.out == f"{out}: 16 ranks on 2 hosts\n"
     assert "warning: pool a100-80g: left out" in printed.err
-    assert main(["cluster", "show", str(out)]) == 0
+    assert main(["cluster", "show", str(out), "-v"]) == 0
     assert "pool a100-80g: 1 x 8 A100-80G, ranks 8 to 15" in capsys.readouterr().out
     assert read_cluster(str(out)).ranks == 16
 
