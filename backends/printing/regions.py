@@ -99,13 +99,15 @@ def _region(
     reading: tuple[Mapping[str, Item], Read],
 ) -> Region:
     params, read = reading
-    numbers = [n for n in range(len(items)) if where[n] == path or _inside(where[n], path)]
+    child_of = {one: _child(one, path, paths) for one in set(where.values()) if _inside(one, path)}
     children: dict[str, list[int]] = {}
-    for number in numbers:
-        child = _child(where[number], path, paths)
-        if child is not None:
+    units: list[tuple[list[int], str | None]] = []
+    for number in (n for n in range(len(items)) if where[n] in child_of):
+        child = child_of[where[number]]
+        if child is None:
+            units.append(([number], None))
+        else:
             children.setdefault(child, []).append(number)
-    units: list[tuple[list[int], str | None]] = [([n], None) for n in numbers if _child(where[n], path, paths) is None]
     units += [(group, child) for child, group in children.items()]
     members: list[Item | Region] = []
     for group, child in _ordered(units, items, path):
@@ -114,7 +116,8 @@ def _region(
             continue
         made = {name for n in group for name in items[n].made}
         reads = dict.fromkeys(name for n in group for name in items[n].reads if name not in made and name not in params)
-        outside = {name for n in range(len(items)) if n not in group for name in items[n].reads} | set(ends[1])
+        rest = set(range(len(items))).difference(group)
+        outside = {name for n in rest for name in items[n].reads} | set(ends[1])
         gives = [name for n in group for name in items[n].made if name in outside]
         members.append(_region(child, items, where, (tuple(reads), gives), paths, reading))
     members = list(_with_params(members, ends[1], params, lambda param: read(param, path)))

@@ -175,18 +175,18 @@ def _ends(
     return made
 
 
-def resized(found: Loops, graph: Graph) -> Loops | None:
+def resized(found: Loops, graph: Graph, known: Mapping[str, int] | None = None) -> Loops | None:
     """The loops of a graph that is another one with some dimensions of another extent. A loop that no dimension shows
-    by itself keeps its size. None where that does not agree with the dimensions that show it with others, where one has
-    or had no extent, which loops do not count, and where a size is not known: of a loop of a value that only passes
-    through a body, none of whose operators runs over it."""
+    by itself keeps its size, or has that in `known`: of a value that only passes through a body, none of whose operators
+    runs over it. None where that does not agree with the dimensions that show it with others, where one has or had no
+    extent, which loops do not count, and where a size is not known."""
     extents = [
         (names, extent)
         for value, dims in found.dims.items()
         for names, extent in zip(dims, graph.types[value].shape, strict=True)
     ]
     shown = {names[0]: extent for names, extent in extents if len(names) == 1}
-    sizes = {loop.name: shown.get(loop.name, loop.size) for loop in found.loops} | shown
+    sizes = dict(known or {}) | {loop.name: loop.size for loop in found.loops} | shown
     for names, extent in extents:
         alone, hidden = len(names) == 1, any(name not in shown for name in names)
         if any(name not in sizes for name in names):

@@ -42,7 +42,9 @@ def kinds_of(fold: Same[Fold]) -> Mapping[str, frozenset[str]]:
 def share_loops(made: Fold, original: Fold) -> None:
     """Register a fold as another one at another batch: its loops are the same, some of another size. Deriving them
     again would take longer than most of their uses."""
-    found = {name: resized(loops, made.body[name].graph) for name, loops in loops_of(Same(original)).items()}
+    before = loops_of(Same(original))
+    known = {loop.name: loop.size for loops in before.values() for loop in loops.loops}
+    found = {name: resized(loops, made.body[name].graph, known) for name, loops in before.items()}
     if all(loops is not None for loops in found.values()):
         _keep(Same(made), {name: loops for name, loops in found.items() if loops is not None})
 

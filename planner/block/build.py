@@ -195,6 +195,9 @@ class Building:
     def hubs(self) -> Iterable[Hub]:
         """One hub per input or output, tied ones as one, and per value that several groups read."""
         cycle = self.cycle()
+        tied: dict[str, list[str]] = {}
+        for value in self.between():
+            tied.setdefault(cycle.get(value, value), []).append(value)
         inputs = [item.value for item in self.graph.inputs]
         done: set[str] = set()
         for value in self.between():
@@ -204,7 +207,7 @@ class Building:
             ends = value in inputs or value in self.graph.outputs
             if not ends and len(readers) < 2 and value not in self.graph.param:
                 continue
-            values = tuple(v for v in self.between() if v == value or (cycle.get(v, v) == cycle.get(value, value)))
+            values = tuple(tied[cycle.get(value, value)])
             done.update(values)
             yield Hub(values, self.hub_states(values, ends=ends))
             for inside in values:

@@ -145,8 +145,8 @@ class _Grouping:
                 own = op.name if source.startswith("%") else source
             leader[op.name] = own
             if not self.of_weights.intersection(op.results):
-                joins = {at for at in loose if at not in cut and at not in taken}
-                leader |= {name: own for name, at in leader.items() if at in joins}
+                if joins := {at for at in loose if at not in cut and at not in taken}:
+                    leader |= {name: own for name, at in leader.items() if at in joins}
                 taken.add(own)
         return leader
 
