@@ -177,9 +177,9 @@ def _ends(
 
 def resized(found: Loops, graph: Graph, known: Mapping[str, int] | None = None) -> Loops | None:
     """The loops of a graph that is another one with some dimensions of another extent. A loop that no dimension shows
-    by itself keeps its size, or has that in `known`: of a value that only passes through a body, none of whose operators
-    runs over it. None where that does not agree with the dimensions that show it with others, where one has or had no
-    extent, which loops do not count, and where a size is not known."""
+    by itself keeps its size, or has that in `known`, if it is of a value that only passes through a body. None where
+    that does not agree with the dimensions that show it with others, where one has or had no extent, which loops do not
+    count, and where a size is not known."""
     extents = [
         (names, extent)
         for value, dims in found.dims.items()

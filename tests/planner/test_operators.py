@@ -271,6 +271,17 @@ class Named:
     states: tuple[Any, ...] = ()
 
 
+def test_what_was_made_from_scratch_waits_no_longer_than_it_must() -> None:
+    """Block problems cut the head's product, and exchange what comes out, since they know nothing of launches: cut, it
+    no longer hides those of the small kernels before it. The evaluator tells, and the answer's head is whole."""
+    words = ("--global-batch", "4", "--seq", "511", "--target", "any", "--forbid", "schedule=custom")
+    pins = ("--fix", "zero=0,mbs=2,recompute=none")
+    solved = solve(*question(f"{SMALL}:blocks_between", "--cluster", "1x2xA100", *words, *pins))
+    assert not [op for op, strategy in solved.decisions.plan["head"].strategies if strategy.choices]
+    assert solved.refined is not None
+    assert solved.refined.changed[0] == "embed"
+
+
 def sharper(step_s: float, lacks: float = 0.0, *changed: str) -> Candidate:
     plan: Any = SimpleNamespace()
     return Candidate(plan, price(step_s, lacks), changed=changed)
