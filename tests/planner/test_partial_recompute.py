@@ -335,6 +335,7 @@ def test_ten_are_tried_that_fit_once_treated_or_thirty_that_do_not(
     monkeypatch: pytest.MonkeyPatch, fits_from: int, again: int, tried: int
 ) -> None:
     """As many of each recomputation beside which layers are treated."""
+    monkeypatch.setattr(partial_recompute, "MOST_TRIED", 10)
     kinds = ["none", "full", "selective"][:again]
     space = {"recompute": lambda: kinds, "target": SimpleNamespace(waits=lambda *, again: True)}
     asked: list[Config] = []
