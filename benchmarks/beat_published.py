@@ -35,7 +35,7 @@ from meshwright.backends.jax_.capabilities import JAX_TPU
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.step import Step
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import DegreeImpossible, MeshwrightError
 from meshwright.ir.frontends.torch_.sources.shape_toml import build
 from meshwright.ir.graph.fold import Fold
 from meshwright.ir.schedules import WorkLists, with_work
@@ -116,7 +116,13 @@ def why_left_out(row: Run | Skipped) -> str:
     """Why there is nothing to beat; empty, if there is."""
     if isinstance(row, Skipped):
         return row.reason if row.reason.startswith("no ") else "cannot be read"
-    return "no degrees" if row.degrees_open else "" if row.ran else "ran out of memory"
+    if row.degrees_open or not row.ran:
+        return "no degrees" if row.degrees_open else "ran out of memory"
+    try:
+        degrees_of(row)
+    except DegreeImpossible:
+        return "degrees or recomputation without a name"
+    return ""
 
 
 def question(run: Run) -> Question:
