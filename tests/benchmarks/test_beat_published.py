@@ -52,8 +52,8 @@ def test_rows_are_asked_about_once_and_known_answers_are_kept(
 
 
 def test_the_published_table() -> None:
-    """Whatever was measured; a run that ended for want of memory is nothing to beat, nor one that computes again what has
-    no name here. On TPUs what JAX does is."""
+    """Whatever was measured; a run that ended for want of memory is nothing to beat, nor one that computes again what
+    has no name here. On TPUs what JAX does is."""
     runs = runs_in()
     assert len(runs) == 700
     assert not [run for run in runs if run.outcome == "oom"]
