@@ -19,7 +19,7 @@ from meshwright.planner.refine.fitted import Fitted, Mixed, kind_of
 from meshwright.planner.refine.improvement import Bench, Improvement
 from meshwright.planner.refine.offload import OptimizerOffload
 from meshwright.planner.refine.operators.arrangements import Arranged
-from meshwright.planner.refine.operators.operators import Operators, Polished
+from meshwright.planner.refine.operators.operators import Operators
 from meshwright.planner.refine.partial_recompute import OFFLOADED, RECOMPUTED, Partial
 from meshwright.planner.refine.uneven import Uneven
 from meshwright.planner.search.search import Search
@@ -76,7 +76,6 @@ PLACING = FITTING[:1]
 CHOOSING = (
     Step(Operators(), best_few, instead=True),
     Step(Arranged(), best),
-    Step(Polished(), best),
 )
 
 

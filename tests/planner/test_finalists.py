@@ -21,7 +21,7 @@ from meshwright.planner.refine.candidate import Candidate
 from meshwright.planner.refine.improvement import Bench
 from meshwright.planner.refine.operators import operators
 from meshwright.planner.refine.operators.arrangements import Arranged
-from meshwright.planner.refine.operators.operators import Operators, Polished
+from meshwright.planner.refine.operators.operators import Operators
 from meshwright.planner.refine.order import FITTING, PLACING
 from meshwright.planner.refine.schedule import OwnSchedule
 from meshwright.planner.refine.uneven import Uneven
@@ -277,8 +277,7 @@ def makers(monkeypatch: pytest.MonkeyPatch) -> Makers:
     monkeypatch.setattr(Operators, "chosen", chosen)
     monkeypatch.setattr(Uneven, "neighbours", unequal)
     monkeypatch.setattr(OwnSchedule, "neighbours", customise)
-    for from_scratch in (Arranged, Polished):
-        monkeypatch.setattr(from_scratch, "accepts", lambda self, plan, bench: False)
+    monkeypatch.setattr(Arranged, "accepts", lambda self, plan, bench: False)
     monkeypatch.setattr(operators, "contexts", lambda plan, fold: own.contexts)
     monkeypatch.setattr("meshwright.planner.refine.improvement.counts_of", lambda plan, fold: (2, 2))
     monkeypatch.setattr("meshwright.planner.refine.improvement.idle_ranks", lambda plan, cluster: (7,))

@@ -21,6 +21,7 @@ from meshwright.planner.refine.improvement import Bench
 from meshwright.planner.refine.operators.bodies import Built
 from meshwright.planner.refine.operators.bounds import Arrangement, Bounded, named
 from meshwright.planner.refine.operators.operators import LEAST_GAIN, Work, attends_as_asked, free_of
+from meshwright.planner.refine.operators.waiting import parts_badly
 
 MOST_SOLVED = 12
 """Arrangements whose parts are added up."""
@@ -73,10 +74,19 @@ class Arranged:
     def fastest(self, one: Arrangement, bench: Bench, best: Candidate, built: Built) -> Candidate | None:
         """The best plan of an arrangement, if it is better than the one so far and may be had."""
         for made in sorted(solved(one, bench, best.step_s, built), key=WORTH):
-            asked = attends_as_asked(made.decisions, bench.fold(made), bench.asked)
-            if made.worth < best.worth and asked and bench.writes(made):
-                return made
+            for plan in (polished(made, bench), made) if made.worth < best.worth else ():
+                if attends_as_asked(plan.decisions, bench.fold(plan), bench.asked) and bench.writes(plan):
+                    return plan
         return None
+
+
+def polished(plan: Candidate, bench: Bench) -> Candidate:
+    """A plan made from scratch with single choices changed, as `Operators` does, where its parts wait."""
+    if not all(free_of(bench)) or not parts_badly(plan.decisions, plan.prediction):
+        return plan
+    work = Work(bench, bench.fold(plan), plan, inf, Built())
+    best = work.polished(work.alike(plan))
+    return plan if best is plan else replace(best, changed=tuple(dict.fromkeys((*plan.changed, *best.changed))))
 
 
 def solved(one: Arrangement, bench: Bench, below_s: float, built: Built) -> Iterator[Candidate]:

@@ -106,24 +106,6 @@ class Operators:
         return work.polished(best) if free_copies and badly else best
 
 
-@dataclass(frozen=True, slots=True)
-class Polished:
-    """Single choices of a small plan that waits long, as `Operators` leaves none: of one that was made from scratch."""
-
-    def accepts(self, plan: Candidate, bench: Bench) -> bool:
-        """Whether the plan waits, on few axes, and nothing is asked of it."""
-        free = all(free_of(bench)) and not bench.asked.modules
-        few = plan.origin is not None and 0 < _axes(plan) <= FEW_AXES
-        return free and few and parts_badly(plan.decisions, plan.prediction)
-
-    def neighbours(self, plan: Candidate, bench: Bench) -> Iterator[Candidate]:
-        """The plan with the choices of its operators changed one by one, if code is written for it."""
-        work = Work(bench, bench.fold(plan), plan, inf, Built())
-        best = work.polished(work.alike(plan))
-        if best is not plan and attends_as_asked(best.decisions, bench.fold(plan), bench.asked) and bench.writes(best):
-            yield replace(best, changed=tuple(dict.fromkeys((*plan.changed, *best.changed))))
-
-
 def _axes(plan: Candidate) -> int:
     return max(len(stage.mesh.axes) for stage in plan.decisions.stages)
 
